@@ -1,0 +1,29 @@
+//! What a task is and what may happen to it.
+//!
+//! No clock, no chance, no I/O: the same input gives the same output. A verb ([`verbs`]) takes the present [`Task`]
+//! and answers with the next one, as a [`Change`], or with a [`Refusal`].
+//!
+//! The words: a *task* belongs to a *principal*; its *phase* is queued, running or ended; an ended task has an
+//! *outcome*; a running one is held by a *worker* under a *lease*, in its n-th *attempt*; every visible change raises
+//! its *version*.
+
+pub mod audit;
+pub mod id;
+pub mod limits;
+pub mod new_task;
+pub mod principal;
+pub mod refusal;
+pub mod task;
+pub mod time;
+pub mod tool;
+pub mod verbs;
+
+pub use audit::Event;
+pub use id::{LeaseToken, TaskId, TenantId, WorkerId};
+pub use new_task::{NewTask, TtlLimits, TtlWish};
+pub use principal::{Caller, Principal};
+pub use refusal::{LimitScope, Refusal};
+pub use task::{CallError, Ending, Fence, Interruption, Lease, Outcome, Phase, Progress, Task};
+pub use time::{Clock, TestClock, Timestamp};
+pub use tool::{TaskSupport, ToolDef, WorkerInfo};
+pub use verbs::Change;

@@ -1,0 +1,51 @@
+//! Every "no" that is a normal answer.
+
+use crate::task::Ending;
+
+/// A "no", with a stable name; `docs/REFUSALS.md` has a paragraph for each.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such task, or somebody else's: one value, so that nobody can tell which.
+    #[error("Task not found")]
+    NotFound,
+    /// The caller's own task, gone for good.
+    #[error("Failed to retrieve task: Task has expired")]
+    Expired,
+    /// An ended task never changes.
+    #[error("the task has already ended")]
+    AlreadyEnded(Ending),
+    /// The worker no longer holds the task.
+    #[error("the task is no longer held by this worker")]
+    Fenced,
+    /// Too many open tasks.
+    #[error("too many open tasks ({limit} at most)")]
+    TaskLimit {
+        /// Whose tasks were counted.
+        scope: LimitScope,
+        /// The limit.
+        limit: u32,
+    },
+}
+
+/// Whose tasks a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LimitScope {
+    /// `mcp_task_max_open`
+    Caller,
+    /// `mcp_task_max_live`
+    Tenant,
+}
+
+impl Refusal {
+    /// The stable name, the same in every layer.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::Expired => "expired",
+            Self::AlreadyEnded(_) => "already_ended",
+            Self::Fenced => "fenced",
+            Self::TaskLimit { scope: LimitScope::Caller, .. } => "task_limit_caller",
+            Self::TaskLimit { scope: LimitScope::Tenant, .. } => "task_limit_tenant",
+        }
+    }
+}

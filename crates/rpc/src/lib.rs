@@ -1,0 +1,37 @@
+//! Carry core values over gRPC: the seam where the roles meet.
+//!
+//! A role implements [`Tasks`], [`Work`], [`Calls`] or [`Control`] and is put behind a [`Server`]; another role holds
+//! the same trait as a client from [`client`]. Generated types never leave this crate. [`Links`] turns a URL into a
+//! connection: `http://host:port`, or `memory://name` for roles in one process.
+
+#![warn(missing_docs)]
+
+mod calls;
+pub mod client;
+mod control;
+mod convert;
+mod error;
+mod link;
+mod pipe;
+mod server;
+mod tasks;
+pub mod trace;
+mod work;
+
+pub use calls::{CallEvent, CallEvents, Calls, Invocation};
+pub use control::Control;
+pub use error::Error;
+pub use link::{Links, Listener, MemoryListener, ServiceToken};
+pub use server::Server;
+pub use tasks::{Page, Position, TaskCount, Tasks};
+pub use work::{Assignment, Claim, Directive, Directives, Report, Work};
+
+/// The generated types.
+pub(crate) mod pb {
+    #![expect(
+        unused_qualifications,
+        clippy::allow_attributes,
+        reason = "generated from proto/, which has the documentation"
+    )]
+    tonic::include_proto!("longhaul.v1");
+}

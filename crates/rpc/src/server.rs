@@ -1,0 +1,418 @@
+//! Any [`Tasks`], [`Work`], [`Calls`] or [`Control`] as a gRPC server.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt as _};
+use longhaul_core::Timestamp;
+use longhaul_core::limits::MESSAGE_OVERHEAD_BYTES;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::{Response, Status, Streaming};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use tracing::Instrument as _;
+
+use crate::convert::{self, Bad};
+use crate::link::{Listener, ServiceToken};
+use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
+use crate::pipe::{Replies, serve};
+use crate::{CallEvent, Calls, Control, Error, Page, Position, Report, Tasks, Work};
+
+/// HTTP/2 flow-control windows: a result of the largest size fits without a stall.
+const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+
+/// A gRPC server under construction.
+pub struct Server {
+    token: ServiceToken,
+    payload_bytes_max: usize,
+    routes: tonic::service::RoutesBuilder,
+    health: HealthReporter,
+    tasks: TaskTracker,
+    drain: CancellationToken,
+}
+
+/// What every service of one server has.
+#[derive(Clone)]
+struct Served<T: ?Sized> {
+    token: ServiceToken,
+    tasks: TaskTracker,
+    drain: CancellationToken,
+    inner: Arc<T>,
+}
+
+type Frames<R> = std::pin::Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
+
+impl Server {
+    /// A server that asks for `token` and takes payloads up to `payload_bytes_max`. Once `drain` fires, it takes no
+    /// more requests, answers those it has, and ends.
+    pub fn new(token: ServiceToken, payload_bytes_max: usize, drain: CancellationToken) -> Self {
+        let (health, service) = tonic_health::server::health_reporter();
+        let mut routes = tonic::service::RoutesBuilder::default();
+        routes.add_service(service);
+        Self { token, payload_bytes_max, routes, health, tasks: TaskTracker::new(), drain }
+    }
+
+    /// The reporter of the gRPC health service (`grpc.health.v1`), for the server as a whole.
+    pub fn health(&self) -> Health {
+        Health(self.health.clone())
+    }
+
+    fn served<T: ?Sized>(&self, inner: Arc<T>) -> Served<T> {
+        Served { token: self.token.clone(), tasks: self.tasks.clone(), drain: self.drain.clone(), inner }
+    }
+
+    fn message_bytes_max(&self) -> usize {
+        self.payload_bytes_max + MESSAGE_OVERHEAD_BYTES
+    }
+
+    /// Serves [`Tasks`].
+    pub fn tasks(mut self, tasks: Arc<dyn Tasks>) -> Self {
+        let service = pb::tasks_server::TasksServer::new(self.served(tasks))
+            .max_decoding_message_size(self.message_bytes_max())
+            .max_encoding_message_size(self.message_bytes_max());
+        self.routes.add_service(service);
+        self
+    }
+
+    /// Serves [`Work`].
+    pub fn work(mut self, work: Arc<dyn Work>) -> Self {
+        let service = pb::work_server::WorkServer::new(self.served(work))
+            .max_decoding_message_size(self.message_bytes_max())
+            .max_encoding_message_size(self.message_bytes_max());
+        self.routes.add_service(service);
+        self
+    }
+
+    /// Serves [`Calls`].
+    pub fn calls(mut self, calls: Arc<dyn Calls>) -> Self {
+        let service = pb::calls_server::CallsServer::new(self.served(calls))
+            .max_decoding_message_size(self.message_bytes_max())
+            .max_encoding_message_size(self.message_bytes_max());
+        self.routes.add_service(service);
+        self
+    }
+
+    /// Serves [`Control`].
+    pub fn control(mut self, control: Arc<dyn Control>) -> Self {
+        let service = pb::control_server::ControlServer::new(self.served(control));
+        self.routes.add_service(service);
+        self
+    }
+
+    /// Runs until `drain` has fired and the last request has its answer.
+    pub async fn serve(self, listener: Listener) -> Result<(), Error> {
+        self.health.set_service_status("", ServingStatus::Serving).await;
+        let health = self.health.clone();
+        let drain = self.drain.clone();
+        let stop = async move {
+            drain.cancelled().await;
+            health.set_service_status("", ServingStatus::NotServing).await;
+        };
+        let server = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(std::time::Duration::from_secs(10)))
+            .http2_keepalive_timeout(Some(std::time::Duration::from_secs(5)))
+            .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(2 * STREAM_WINDOW_BYTES)
+            .add_routes(self.routes.routes());
+        let served = match listener {
+            Listener::Tcp(listener) => {
+                server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop).await
+            }
+            Listener::Memory(listener) => {
+                let incoming = ReceiverStream::new(listener.0).map(Ok::<_, std::io::Error>);
+                server.serve_with_incoming_shutdown(incoming, stop).await
+            }
+        };
+        self.tasks.close();
+        self.tasks.wait().await;
+        served.map_err(|error| Error::Fault(format!("the gRPC server ended: {error}")))
+    }
+}
+
+/// Tells gRPC health checks how the server is.
+#[derive(Clone)]
+pub struct Health(HealthReporter);
+
+impl Health {
+    /// Serving, or not.
+    pub async fn set(&self, serving: bool) {
+        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        self.0.set_service_status("", status).await;
+    }
+}
+
+impl<T: ?Sized + Send + Sync + 'static> Served<T> {
+    /// Checks the credential and serves a pipe with one span for each verb.
+    fn pipe<Q, R>(
+        &self,
+        request: tonic::Request<Streaming<Q>>,
+        span: fn(&Q::Verb) -> tracing::Span,
+        verb: fn(Arc<T>, Q::Verb, Replies<R>) -> BoxFuture<'static, ()>,
+    ) -> Result<Response<Frames<R>>, Status>
+    where
+        Q: crate::pipe::Request,
+        R: crate::pipe::Reply,
+    {
+        self.token.check(request.metadata())?;
+        let inner = self.inner.clone();
+        let frames =
+            serve(request.into_inner(), &self.tasks, self.drain.clone(), move |wanted, traceparent, replies| {
+                let span = span(&wanted);
+                crate::trace::set_parent(&span, traceparent.as_deref());
+                Box::pin(verb(inner.clone(), wanted, replies).instrument(span))
+            });
+        Ok(Response::new(Box::pin(frames)))
+    }
+}
+
+#[tonic::async_trait]
+impl pb::tasks_server::Tasks for Served<dyn Tasks> {
+    type PipeStream = Frames<pb::TasksReply>;
+
+    async fn pipe(
+        &self,
+        request: tonic::Request<Streaming<pb::TasksRequest>>,
+    ) -> Result<Response<Self::PipeStream>, Status> {
+        self.pipe(request, tasks_span, |tasks, verb, replies| {
+            Box::pin(async move {
+                let answer = tasks_verb(&*tasks, verb).await.unwrap_or_else(tasks_reply::Answer::from);
+                replies.send(answer).await;
+            })
+        })
+    }
+}
+
+fn tasks_span(verb: &tasks_request::Verb) -> tracing::Span {
+    use tasks_request::Verb;
+    match verb {
+        Verb::Create(task) => tracing::info_span!("create", task.id = task.id),
+        Verb::Get(task) => tracing::debug_span!("get", task.id = task.id),
+        Verb::Result(task) => tracing::debug_span!("result", task.id = task.id),
+        Verb::Cancel(task) => tracing::info_span!("cancel", task.id = task.id),
+        Verb::List(_) => tracing::debug_span!("list"),
+        Verb::Changed(_) => tracing::trace_span!("changed"),
+        Verb::Tools(_) => tracing::trace_span!("tools"),
+        Verb::Count(_) => tracing::trace_span!("count"),
+        Verb::CancelRequest(_) => tracing::Span::none(),
+    }
+}
+
+async fn tasks_verb(tasks: &dyn Tasks, verb: tasks_request::Verb) -> Result<tasks_reply::Answer, Error> {
+    use tasks_reply::Answer;
+    use tasks_request::Verb;
+    let owned =
+        |task: pb::OwnedTask| Ok::<_, Bad>((convert::principal_from(task.principal)?, convert::id_from(&task.id)?));
+    Ok(match verb {
+        Verb::Create(task) => Answer::Task(convert::task_to(tasks.create(convert::new_task_from(task)?).await?)),
+        Verb::Get(task) => {
+            let (principal, id) = owned(task)?;
+            Answer::Task(convert::task_to(tasks.get(&principal, id).await?))
+        }
+        Verb::Result(task) => {
+            let (principal, id) = owned(task)?;
+            let (task, outcome) = tasks.result(&principal, id).await?;
+            Answer::Result(pb::TaskResult {
+                task: Some(convert::task_to(task)),
+                outcome: outcome.map(convert::outcome_to),
+            })
+        }
+        Verb::Cancel(task) => {
+            let (principal, id) = owned(task)?;
+            Answer::Task(convert::task_to(tasks.cancel(&principal, id).await?))
+        }
+        Verb::List(list) => {
+            let after = list.after.map(|after| {
+                let id = convert::id_from(&after.id)?;
+                Ok::<_, Bad>(Position { created_at: Timestamp::from_micros(after.created_at), id })
+            });
+            let principal = convert::principal_from(list.principal)?;
+            let Page { tasks, more } = tasks.list(&principal, after.transpose()?, list.limit).await?;
+            Answer::Page(pb::TaskPage { tasks: tasks.into_iter().map(convert::task_to).collect(), more })
+        }
+        Verb::Changed(seen) => Answer::Changed(convert::seen_to(tasks.changed(convert::seen_from(seen)?).await?)),
+        Verb::Tools(_) => {
+            Answer::Workers(pb::Workers { workers: tasks.tools().await?.into_iter().map(convert::worker_to).collect() })
+        }
+        Verb::Count(_) => {
+            let count = tasks.count().await?;
+            Answer::Count(pb::TaskCount { stored: count.stored, open: count.open })
+        }
+        Verb::CancelRequest(_) => return Err(Bad("verb").into()),
+    })
+}
+
+#[tonic::async_trait]
+impl pb::work_server::Work for Served<dyn Work> {
+    type PipeStream = Frames<pb::WorkReply>;
+
+    async fn pipe(
+        &self,
+        request: tonic::Request<Streaming<pb::WorkRequest>>,
+    ) -> Result<Response<Self::PipeStream>, Status> {
+        self.pipe(request, work_span, |work, verb, replies| {
+            Box::pin(async move {
+                if let Err(error) = work_verb(&*work, verb, &replies).await {
+                    replies.send(work_reply::Answer::from(error)).await;
+                }
+            })
+        })
+    }
+}
+
+fn work_span(verb: &work_request::Verb) -> tracing::Span {
+    use work_request::Verb;
+    let id = |fence: &Option<pb::Fence>| fence.as_ref().map(|fence| fence.id.clone()).unwrap_or_default();
+    match verb {
+        // These last as long as their connection or their wait: a span would say nothing.
+        Verb::Attach(_) | Verb::Claim(_) | Verb::CancelRequest(_) => tracing::Span::none(),
+        Verb::Heartbeat(_) => tracing::trace_span!("heartbeat"),
+        Verb::Report(report) => tracing::debug_span!("report", task.id = id(&report.fence)),
+        Verb::Complete(complete) => tracing::info_span!("complete", task.id = id(&complete.fence)),
+        Verb::Detach(_) => tracing::info_span!("detach"),
+    }
+}
+
+async fn work_verb(work: &dyn Work, verb: work_request::Verb, replies: &Replies<pb::WorkReply>) -> Result<(), Error> {
+    use work_reply::Answer;
+    use work_request::Verb;
+    let last = match verb {
+        Verb::Attach(worker) => {
+            let mut directives = work.attach(convert::worker_from(worker)?).await?;
+            replies.send(Answer::Directives(pb::Directives::default())).await;
+            loop {
+                let directive = tokio::select! {
+                    directive = directives.next() => directive,
+                    () = replies.cancelled.cancelled() => None,
+                };
+                let Some(directive) = directive else { break };
+                if !replies.send(Answer::Directive(convert::directive_to(directive))).await {
+                    break;
+                }
+            }
+            Answer::Done(pb::Done {})
+        }
+        Verb::Claim(claim) => {
+            let claim = convert::claim_from(claim)?;
+            // A claim that nobody waits for must not take tasks; one that has begun to commit is finished.
+            let wait = tokio::select! {
+                biased;
+                assignments = work.claim(claim) => Some(assignments?),
+                () = replies.cancelled.cancelled() => None,
+            };
+            for assignment in wait.unwrap_or_default() {
+                replies.send(Answer::Assignment(convert::assignment_to(assignment))).await;
+            }
+            Answer::Done(pb::Done {})
+        }
+        Verb::Heartbeat(beat) => {
+            let leases = beat
+                .leases
+                .into_iter()
+                .map(|lease| Ok((convert::id_from(&lease.id)?, lease.attempt)))
+                .collect::<Result<_, Bad>>()?;
+            let directives = work.heartbeat(&convert::worker_id_from(beat.worker)?, leases).await?;
+            let directives = directives.into_iter().map(convert::directive_to).collect();
+            Answer::Directives(pb::Directives { directives })
+        }
+        Verb::Report(report) => {
+            let fence = convert::fence_from(report.fence)?;
+            let report =
+                Report { status_message: report.status_message, progress: report.progress.map(convert::progress_from) };
+            Answer::Task(convert::task_to(work.report(fence, report).await?))
+        }
+        Verb::Complete(complete) => {
+            let outcome = convert::outcome_from(complete.outcome.ok_or(Bad("outcome"))?)?;
+            Answer::Task(convert::task_to(work.complete(convert::fence_from(complete.fence)?, outcome).await?))
+        }
+        Verb::Detach(worker) => {
+            work.detach(&convert::worker_id_from(Some(worker))?).await?;
+            Answer::Done(pb::Done {})
+        }
+        Verb::CancelRequest(_) => return Err(Bad("verb").into()),
+    };
+    replies.send(last).await;
+    Ok(())
+}
+
+#[tonic::async_trait]
+impl pb::calls_server::Calls for Served<dyn Calls> {
+    type PipeStream = Frames<pb::CallsReply>;
+
+    async fn pipe(
+        &self,
+        request: tonic::Request<Streaming<pb::CallsRequest>>,
+    ) -> Result<Response<Self::PipeStream>, Status> {
+        self.pipe(request, calls_span, |calls, verb, replies| {
+            Box::pin(async move {
+                if let Err(error) = calls_verb(&*calls, verb, &replies).await {
+                    replies.send(calls_reply::Answer::from(error)).await;
+                }
+            })
+        })
+    }
+}
+
+fn calls_span(verb: &calls_request::Verb) -> tracing::Span {
+    match verb {
+        calls_request::Verb::Invoke(call) => tracing::info_span!("invoke", gen_ai.tool.name = call.tool),
+        calls_request::Verb::CancelRequest(_) => tracing::Span::none(),
+    }
+}
+
+async fn calls_verb(
+    calls: &dyn Calls,
+    verb: calls_request::Verb,
+    replies: &Replies<pb::CallsReply>,
+) -> Result<(), Error> {
+    let calls_request::Verb::Invoke(call) = verb else { return Err(Bad("verb").into()) };
+    // Dropping the events tells the run to stop.
+    let mut events = calls.invoke(convert::invocation_from(call)?).await?;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = replies.cancelled.cancelled() => return Ok(()),
+        };
+        let answer = match event {
+            Some(Ok(CallEvent::Progress(progress))) => calls_reply::Answer::Progress(convert::progress_to(progress)),
+            Some(Ok(CallEvent::Outcome(outcome))) => calls_reply::Answer::Outcome(convert::outcome_to(outcome)),
+            Some(Err(error)) => return Err(error),
+            None => return Ok(()),
+        };
+        if !replies.send(answer).await {
+            return Ok(());
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl pb::control_server::Control for Served<dyn Control> {
+    async fn end_session(
+        &self,
+        request: tonic::Request<pb::EndSessionRequest>,
+    ) -> Result<Response<pb::EndSessionResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let end = request.into_inner();
+        self.inner.end_session(&end.session, Timestamp::from_micros(end.expires_at)).await.map_err(status)?;
+        Ok(Response::new(pb::EndSessionResponse {}))
+    }
+
+    async fn ended_sessions(
+        &self,
+        request: tonic::Request<pb::EndedSessionsRequest>,
+    ) -> Result<Response<pb::EndedSessionsResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let sessions = self.inner.ended_sessions().await.map_err(status)?;
+        Ok(Response::new(pb::EndedSessionsResponse { sessions }))
+    }
+}
+
+fn status(error: Error) -> Status {
+    match error {
+        Error::Refused(refusal) => Status::failed_precondition(refusal.name()),
+        Error::Unavailable(message) => Status::unavailable(message),
+        Error::Fault(message) => Status::internal(message),
+    }
+}

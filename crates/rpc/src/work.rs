@@ -1,0 +1,71 @@
+//! What workers ask of the task-store.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use longhaul_core::{Fence, LeaseToken, Outcome, Progress, Task, TaskId, WorkerId, WorkerInfo};
+
+use crate::Error;
+
+/// The task-store, as a worker sees it. Every verb may be repeated without harm.
+#[async_trait]
+pub trait Work: Send + Sync {
+    /// Announces a worker and its tools, and ends the tasks that its former incarnation held as interrupted.
+    /// Directives arrive until the connection breaks; then attach again.
+    async fn attach(&self, worker: WorkerInfo) -> Result<Directives, Error>;
+    /// Takes up to `max` queued tasks, waiting up to `wait` for a first one. The same token gets the same tasks again.
+    async fn claim(&self, claim: Claim) -> Result<Vec<Assignment>, Error>;
+    /// Renews the leases of all tasks that the worker runs (id and attempt); answers which of them to stop.
+    async fn heartbeat(&self, worker: &WorkerId, leases: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error>;
+    /// Sets a task's status message or progress. Answers with the task as it is now.
+    async fn report(&self, fence: Fence, report: Report) -> Result<Task, Error>;
+    /// Ends a task. Answers once it is committed; a repeated completion of the same attempt is no error.
+    async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error>;
+    /// Says goodbye: no more calls will be taken.
+    async fn detach(&self, worker: &WorkerId) -> Result<(), Error>;
+}
+
+/// What the task-store tells a worker; a hint, repeated in each heartbeat's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Directive {
+    /// Stop the run of this task: it has ended, or is no longer this worker's.
+    Stop(TaskId),
+}
+
+/// Directives as they come, until the connection breaks.
+pub type Directives = BoxStream<'static, Directive>;
+
+/// A wish for tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Who asks.
+    pub worker: WorkerId,
+    /// Random for each claim.
+    pub token: LeaseToken,
+    /// The tools it runs.
+    pub tools: Vec<String>,
+    /// The most it takes.
+    pub max: u32,
+    /// How long to wait for a first one.
+    pub wait: std::time::Duration,
+}
+
+/// A task in a worker's hands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Assignment {
+    /// The task; its phase is running, under the claim's token.
+    pub task: Task,
+    /// The JSON object of arguments, as it came.
+    pub arguments: Bytes,
+    /// The trace it belongs to.
+    pub traceparent: Option<String>,
+}
+
+/// How it goes.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Report {
+    /// A sentence for people; `None` leaves the former one.
+    pub status_message: Option<String>,
+    /// How far; `None` leaves it as it was.
+    pub progress: Option<Progress>,
+}

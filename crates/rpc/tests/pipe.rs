@@ -1,0 +1,262 @@
+//! The seam itself: a fake role behind a real server, reached through a real client.
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use longhaul_core::{
+    Caller, NewTask, Outcome, Phase, Principal, Progress, Refusal, Task, TaskId, TenantId, Timestamp, TtlWish,
+    WorkerInfo,
+};
+use longhaul_rpc::client::{CallsClient, Target, TasksClient};
+use longhaul_rpc::{
+    CallEvent, CallEvents, Calls, Error, Invocation, Links, Page, Position, Server, ServiceToken, TaskCount, Tasks,
+};
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+const PAYLOAD_MAX: usize = 1 << 20;
+
+fn who() -> Principal {
+    Principal { tenant: TenantId::new("t"), caller: Caller::Person { app: "a".into(), person: "p".into() } }
+}
+
+fn new_task(id: u128, arguments: Bytes) -> NewTask {
+    NewTask {
+        id: TaskId::from_random(id),
+        owner: who(),
+        tool: "echo".into(),
+        arguments,
+        ttl: TtlWish::Longest,
+        progress_token: Some(Bytes::from_static(b"7")),
+        session: Some("s".into()),
+        traceparent: None,
+    }
+}
+
+/// Answers creates with the task, refuses one id, and holds `get` until told.
+#[derive(Default)]
+struct Fake {
+    creates: AtomicUsize,
+    gate: Notify,
+}
+
+#[async_trait]
+impl Tasks for Fake {
+    async fn create(&self, task: NewTask) -> Result<Task, Error> {
+        match self.creates.fetch_add(1, Ordering::SeqCst) {
+            _ if task.id == TaskId::from_random(13) => return Err(Refusal::NotFound.into()),
+            0 if task.id == TaskId::from_random(14) => return Err(Error::Unavailable("just now".into())),
+            _ if task.id == TaskId::from_random(15) => panic!("a bug"),
+            _ => {}
+        }
+        Ok(Task {
+            id: task.id,
+            owner: task.owner,
+            tool: task.tool,
+            phase: Phase::Queued,
+            version: 1,
+            attempt: 0,
+            status_message: Some(format!("{} bytes", task.arguments.len())),
+            progress: None,
+            progress_token: task.progress_token,
+            session: task.session,
+            created_at: Timestamp::from_micros(-1),
+            updated_at: Timestamp::from_micros(i64::MAX),
+            ttl_ms: None,
+        })
+    }
+
+    async fn get(&self, _: &Principal, _: TaskId) -> Result<Task, Error> {
+        self.gate.notified().await;
+        Err(Refusal::Expired.into())
+    }
+
+    async fn result(&self, _: &Principal, _: TaskId) -> Result<(Task, Option<Outcome>), Error> {
+        Err(Refusal::NotFound.into())
+    }
+
+    async fn list(&self, _: &Principal, _: Option<Position>, _: u32) -> Result<Page, Error> {
+        Ok(Page { tasks: Vec::new(), more: true })
+    }
+
+    async fn cancel(&self, _: &Principal, _: TaskId) -> Result<Task, Error> {
+        Err(Refusal::NotFound.into())
+    }
+
+    async fn changed(&self, seen: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
+        Ok(seen)
+    }
+
+    async fn tools(&self) -> Result<Vec<WorkerInfo>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn count(&self) -> Result<TaskCount, Error> {
+        Ok(TaskCount { stored: 2, open: 1 })
+    }
+}
+
+/// Sends one progress event, then waits for ever; counts the runs that were dropped.
+struct Endless {
+    dropped: Arc<Semaphore>,
+}
+
+struct CountDrop(Arc<Semaphore>);
+
+impl Drop for CountDrop {
+    fn drop(&mut self) {
+        self.0.add_permits(1);
+    }
+}
+
+#[async_trait]
+impl Calls for Endless {
+    async fn invoke(&self, _: Invocation) -> Result<CallEvents, Error> {
+        let guard = CountDrop(self.dropped.clone());
+        let first = CallEvent::Progress(Progress { progress: 1.0, total: None, message: None });
+        let never = stream::pending().map(move |event: CallEvent| {
+            let _ = &guard;
+            event
+        });
+        Ok(stream::once(async { first }).chain(never).map(Ok).boxed())
+    }
+}
+
+struct Rig {
+    links: Links,
+    token: ServiceToken,
+    tasks: TaskTracker,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            links: Links::default(),
+            token: ServiceToken::new(["0123456789abcdef"]).unwrap(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    fn serve(&self, name: &str, build: impl FnOnce(Server) -> Server) -> CancellationToken {
+        let drain = CancellationToken::new();
+        let server = build(Server::new(self.token.clone(), PAYLOAD_MAX, drain.clone()));
+        let listener = self.links.listen(name);
+        self.tasks.spawn(async move { server.serve(listener).await.unwrap() });
+        drain
+    }
+
+    fn target(&self, names: &[&str]) -> Target {
+        Target {
+            links: self.links.clone(),
+            urls: names.iter().map(|name| format!("memory://{name}")).collect(),
+            token: self.token.clone(),
+            payload_bytes_max: PAYLOAD_MAX,
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_refusals_and_bugs_each_come_back_to_their_own_request() {
+    let rig = Rig::new();
+    rig.serve("store", |server| server.tasks(Arc::new(Fake::default())));
+    let client = TasksClient::new(&rig.target(&["store"])).unwrap();
+    let bytes = Bytes::from(vec![0u8; PAYLOAD_MAX]);
+    let (good, refused, bug) = tokio::join!(
+        client.create(new_task(1, bytes)),
+        client.create(new_task(13, Bytes::new())),
+        client.create(new_task(15, Bytes::new())),
+    );
+    let good = good.unwrap();
+    assert_eq!(good.id, TaskId::from_random(1));
+    assert_eq!(good.owner, who());
+    assert_eq!(good.status_message.as_deref(), Some("1048576 bytes"));
+    assert_eq!(good.progress_token.as_deref(), Some(&b"7"[..]));
+    assert!(matches!(refused, Err(Error::Refused(Refusal::NotFound))));
+    assert!(matches!(bug, Err(Error::Fault(_))), "{bug:?}");
+    assert_eq!(client.count().await.unwrap(), TaskCount { stored: 2, open: 1 });
+}
+
+#[tokio::test]
+async fn what_is_unavailable_is_asked_again() {
+    let rig = Rig::new();
+    let fake = Arc::new(Fake::default());
+    rig.serve("store", |server| server.tasks(fake.clone()));
+    let client = TasksClient::new(&rig.target(&["store"])).unwrap();
+    assert_eq!(client.create(new_task(14, Bytes::new())).await.unwrap().id, TaskId::from_random(14));
+    assert_eq!(fake.creates.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn a_request_waits_for_a_server_and_moves_to_another_replica() {
+    let rig = Rig::new();
+    let client = Arc::new(TasksClient::new(&rig.target(&["one", "two"])).unwrap());
+    assert!(!client.up());
+    let early = tokio::join!(client.count(), async {
+        tokio::task::yield_now().await;
+        rig.serve("one", |server| server.tasks(Arc::new(Fake::default())))
+    });
+    assert_eq!(early.0.unwrap().stored, 2);
+    early.1.cancel();
+    rig.serve("two", |server| server.tasks(Arc::new(Fake::default())));
+    for _ in 0..20 {
+        assert_eq!(client.count().await.unwrap().stored, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_draining_server_answers_what_it_has_read() {
+    let rig = Rig::new();
+    let fake = Arc::new(Fake::default());
+    let drain = rig.serve("store", |server| server.tasks(fake.clone()));
+    let client = TasksClient::new(&rig.target(&["store"])).unwrap();
+    client.count().await.unwrap();
+    let principal = who();
+    let (answer, ()) = tokio::join!(client.get(&principal, TaskId::from_random(1)), async {
+        // The second request on the same pipe is answered after the first was read.
+        client.count().await.unwrap();
+        drain.cancel();
+        fake.gate.notify_one();
+    });
+    assert!(matches!(answer, Err(Error::Refused(Refusal::Expired))), "{answer:?}");
+    rig.tasks.close();
+    tokio::time::timeout(Duration::from_secs(10), rig.tasks.wait()).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_the_service_credential_nothing_is_served() {
+    let rig = Rig::new();
+    rig.serve("store", |server| server.tasks(Arc::new(Fake::default())));
+    let mut target = rig.target(&["store"]);
+    target.token = ServiceToken::new(["another-token-of-16"]).unwrap();
+    let client = TasksClient::new(&target).unwrap();
+    tokio::time::pause();
+    assert!(matches!(client.count().await, Err(Error::Unavailable(_))));
+    for short in ["", "short", "0123456789abcde\n0"] {
+        assert!(ServiceToken::new([short]).is_err(), "{short:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_call_stops_its_run_and_no_other() {
+    let rig = Rig::new();
+    let dropped = Arc::new(Semaphore::new(0));
+    rig.serve("worker", |server| server.calls(Arc::new(Endless { dropped: dropped.clone() })));
+    let client = CallsClient::new(&rig.target(&["worker"])).unwrap();
+    let call = || Invocation { principal: who(), tool: "t".into(), arguments: Bytes::new(), progress: true };
+    let mut one = client.invoke(call()).await.unwrap();
+    let mut other = client.invoke(call()).await.unwrap();
+    for events in [&mut one, &mut other] {
+        assert!(matches!(events.next().await, Some(Ok(CallEvent::Progress(_)))));
+    }
+    drop(one);
+    dropped.acquire().await.unwrap().forget();
+    assert_eq!(dropped.available_permits(), 0);
+    drop(other);
+    dropped.acquire().await.unwrap().forget();
+}
