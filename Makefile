@@ -1,0 +1,62 @@
+# `make` prints the verbs. Cargo's commands keep one shape (--workspace), or it would build the dependencies twice.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo dev check lint test clients bench up down fmt
+
+help: ## print the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## run a long call from a real client through the whole system, and print what happens
+	cargo build --workspace --all-targets
+	scripts/demo
+
+dev: ## keep the whole system running in one process on 127.0.0.1:8080
+	cargo run --bin longhaul -- dev
+
+check: ## formatting, lints, the crate graph, proto, compose, images, migrations, licences
+	cargo fmt --all --check
+	$(MAKE) --no-print-directory lint
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test --workspace --test it house
+	@if cargo deny --version >/dev/null 2>&1; then \
+		cargo deny --offline check bans licenses sources; \
+	else \
+		echo "cargo-deny is not installed: licences are not checked"; \
+	fi
+
+test: ## every test, on a private Postgres and Redis, then the real clients
+	scripts/with-services cargo test --workspace
+	$(MAKE) --no-print-directory clients
+
+clients: ## MCP clients from PyPI and npm, as they are
+	scripts/clients/run
+
+bench: ## rates and latencies beside their floors; writes target/bench/latest.json
+	scripts/bench
+
+up: ## all roles, two replicas each, with Docker Compose
+	scripts/up
+
+down: ## stop what `make up` started; its data is kept
+	docker compose down
+
+fmt: ## format everything
+	cargo fmt --all
+
+LINT := .cache/lint
+
+lint: $(LINT)/ready
+	$(LINT)/bin/buf lint
+	$(LINT)/bin/buf format --diff --exit-code
+	$(LINT)/bin/yamllint --strict .yamllint.yaml buf.yaml docker-compose.yml
+	$(LINT)/bin/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(LINT)/bin/hadolint deploy/Dockerfile
+	$(LINT)/bin/squawk migrations/postgres/*.sql
+	$(LINT)/bin/shellcheck --severity=warning $$(grep -lE '^#!.*\b(ba)?sh$$' .ci/* scripts/* scripts/*/* 2>/dev/null)
+
+$(LINT)/ready: scripts/requirements.txt
+	python3 -m venv --clear $(LINT)
+	$(LINT)/bin/pip install --quiet --disable-pip-version-check --requirement scripts/requirements.txt
+	touch $@
