@@ -1,0 +1,396 @@
+//! Wires roles together: used by the processes, by `longhaul dev`, by the tests, and by nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use futures::future::BoxFuture;
+use longhaul_bus::{Bus, LocalBus, RedisBus};
+use longhaul_core::{Caller, Principal, TenantId};
+use longhaul_gateway::{Authenticator, Credential, Gateway, Pace};
+use longhaul_mcp::seal::Keyring;
+use longhaul_rpc::client::{ControlClient, Target, TasksClient};
+use longhaul_rpc::{Links, Listener, Server, ServiceToken, Tasks as _};
+use longhaul_runner::Runner;
+use longhaul_taskstore::{SystemClock, TaskStore};
+use longhaul_worker::{Listening, Liveness, Tool, Worker};
+use prometheus::Registry;
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, CredentialConfig, Wrong, secret};
+use crate::management::{self, Readiness};
+use crate::shutdown;
+
+/// A lease lasts this many heartbeats.
+const HEARTBEATS_PER_LEASE: u32 = 3;
+
+/// What a process has before it plays a role.
+pub struct Parts {
+    /// Its config.
+    pub config: Arc<Config>,
+    /// Whether it can serve.
+    pub readiness: Readiness,
+    /// What `/metrics` shows.
+    pub registry: Registry,
+    /// Fires when it is to end.
+    pub drain: CancellationToken,
+}
+
+/// A role, wired and ready: awaited, it runs until its drain is over.
+pub type Running = BoxFuture<'static, anyhow::Result<()>>;
+
+/// What the roles of one installation share: how to reach one another and what to show there.
+#[derive(Clone)]
+pub struct Site {
+    /// The config.
+    pub config: Arc<Config>,
+    /// Turns URLs into connections.
+    pub links: Links,
+    /// What roles show one another.
+    pub token: ServiceToken,
+    /// Carries hints.
+    pub bus: Arc<dyn Bus>,
+}
+
+impl Site {
+    /// The site that the config describes.
+    pub fn new(config: Arc<Config>) -> anyhow::Result<Self> {
+        let token = secret("service_token", config.service_token.as_ref(), config.service_token_file.as_deref())?;
+        let token = token.ok_or_else(|| {
+            Wrong("service_token_file is needed: what the roles show one another, at least 16 characters".into())
+        })?;
+        let lines = token.expose_secret().lines().map(str::trim).filter(|line| !line.is_empty());
+        let token = ServiceToken::new(lines).map_err(|error| Wrong(format!("service_token: {error}")))?;
+        let bus = bus(&config)?;
+        Ok(Self { config, links: Links::default(), token, bus })
+    }
+
+    fn target(&self) -> Target {
+        Target {
+            links: self.links.clone(),
+            urls: self.config.taskstore_urls.clone(),
+            token: self.token.clone(),
+            payload_bytes_max: self.config.task_max_result_bytes.max(self.config.gateway.max_body_bytes),
+        }
+    }
+
+    fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.config.task_heartbeat_ms)
+    }
+
+    /// A task-store on `database_url` that accepts connections at `listener`.
+    pub async fn taskstore(
+        &self,
+        database_url: &SecretString,
+        listener: Listener,
+        drain: CancellationToken,
+    ) -> anyhow::Result<(TaskStore, Running)> {
+        let config = longhaul_taskstore::Config {
+            database_url: database_url.expose_secret().to_owned(),
+            max_connections: self.config.taskstore.database_max_connections,
+            allow_unsafe_durability: self.config.taskstore.allow_unsafe_durability,
+            ttl: self.config.ttl(),
+            max_open: self.config.mcp_task_max_open,
+            max_live: self.config.mcp_task_max_live,
+            max_result_bytes: self.config.task_max_result_bytes,
+            lease: self.heartbeat() * HEARTBEATS_PER_LEASE,
+            audit_retention_days: self.config.audit_retention_days,
+            ..longhaul_taskstore::Config::default()
+        };
+        let store = TaskStore::build(config, self.bus.clone()).await?;
+        let offered = Arc::new(store.clone());
+        let server = Server::new(self.token.clone(), self.target().payload_bytes_max, drain)
+            .tasks(offered.clone())
+            .work(offered.clone())
+            .control(offered);
+        let running = store.clone();
+        let running = async move {
+            // The sweeps and the batches end after the last request that needs them.
+            let last = CancellationToken::new();
+            let serve = async {
+                let served = server.serve(listener).await;
+                last.cancel();
+                served
+            };
+            let (served, ()) = tokio::join!(serve, running.run(last.clone()));
+            Ok(served?)
+        };
+        Ok((store, Box::pin(running)))
+    }
+
+    /// A gateway that accepts clients at `listener`.
+    pub fn gateway(
+        &self,
+        auth: Authenticator,
+        keyring: Keyring,
+        listener: TcpListener,
+        drain: CancellationToken,
+    ) -> anyhow::Result<(longhaul_gateway::Status, Running)> {
+        let config = &self.config;
+        let gateway = longhaul_gateway::Config {
+            allowed_hosts: config.gateway.allowed_hosts.clone(),
+            allowed_origins: config.gateway.allowed_origins.clone(),
+            tasks_enabled: config.mcp_tasks_enabled && config.mcp_tasks_legacy_enabled,
+            request_bytes_max: config.gateway.max_body_bytes,
+            result_bytes_max: config.task_max_result_bytes,
+            result_wait: Duration::from_secs(config.mcp_task_result_wait_s),
+            poll_interval_ms: config.mcp_task_poll_interval_ms,
+            tools_page: config.gateway.tools_page,
+            drain_timeout: Duration::from_secs(config.drain_deadline_s),
+            pace: Pace { keep_alive: Duration::from_secs(config.gateway.sse_keepalive_s), ..Pace::default() },
+            ..longhaul_gateway::Config::default()
+        };
+        let target = self.target();
+        let parts = longhaul_gateway::Parts {
+            tasks: Arc::new(TasksClient::new(&target)?),
+            control: Arc::new(ControlClient::new(&target)?),
+            bus: self.bus.clone(),
+            links: self.links.clone(),
+            token: self.token.clone(),
+            keyring: Arc::new(ArcSwap::from_pointee(keyring)),
+            auth,
+            clock: Arc::new(SystemClock),
+        };
+        let gateway = Gateway::build(gateway, parts);
+        let status = gateway.status();
+        Ok((status, Box::pin(async move { Ok(gateway.run(listener, drain).await?) })))
+    }
+
+    /// A worker with the config's tools and `more`, that takes calls at `listening`.
+    pub fn runner(
+        &self,
+        more: Vec<Tool>,
+        listening: Listening,
+        drain: CancellationToken,
+    ) -> anyhow::Result<(tokio::sync::watch::Receiver<bool>, Running)> {
+        let config = &self.config;
+        let mut own = if config.runner.demo_tools { longhaul_worker::demo::tools() } else { Vec::new() };
+        own.extend(more);
+        let heartbeat = self.heartbeat();
+        let worker = Worker::new(longhaul_worker::Config {
+            name: config.runner.name.clone(),
+            calls: Some(listening),
+            slots: config.runner.slots,
+            liveness: Liveness {
+                heartbeat,
+                lease: heartbeat * HEARTBEATS_PER_LEASE,
+                // Before others may interrupt its tasks: 25 s of 30.
+                self_stop: heartbeat * 5 / 2,
+            },
+            drain_timeout: Duration::from_secs(config.runner.drain_timeout_s),
+            max_result_bytes: config.task_max_result_bytes,
+            ..longhaul_worker::Config::new(self.target())
+        })
+        .with_tools(own.clone());
+        let upstreams = longhaul_runner::Config { upstreams: config.runner.upstreams.clone() };
+        #[expect(clippy::disallowed_methods, reason = "upstream servers may be given variables of ours by name")]
+        let variable = |name: &str| std::env::var_os(name);
+        let runner =
+            Runner::build(&upstreams, variable, worker.tools(), own).map_err(|error| Wrong(error.to_string()))?;
+        let attached = worker.attached();
+        let running = async move {
+            // The last runs need the upstream servers.
+            let last = CancellationToken::new();
+            let work = async {
+                let worked = worker.run(drain).await;
+                last.cancel();
+                worked
+            };
+            let (worked, ()) = tokio::join!(work, runner.run(last.clone()));
+            Ok(worked?)
+        };
+        Ok((attached, Box::pin(running)))
+    }
+}
+
+fn bus(config: &Config) -> anyhow::Result<Arc<dyn Bus>> {
+    let url = secret("redis_url", config.redis_url.as_ref(), config.redis_url_file.as_deref())?;
+    Ok(match url {
+        Some(url) => Arc::new(
+            RedisBus::connect(url.expose_secret(), &config.redis_prefix)
+                .map_err(|error| Wrong(format!("redis_url: {error}")))?,
+        ),
+        None => {
+            tracing::warn!("redis_url is not set: other replicas hear of changes up to 2 s later");
+            Arc::new(LocalBus::alone())
+        }
+    })
+}
+
+/// Who may call, as the config says.
+pub fn authenticator(credentials: &[CredentialConfig]) -> Result<Authenticator, Wrong> {
+    let credentials = credentials
+        .iter()
+        .enumerate()
+        .map(|(at, credential)| {
+            let wrong = |what: &str| Wrong(format!("gateway.credentials[{at}]: {what}"));
+            let caller = match (&credential.agent, &credential.app, &credential.person) {
+                (Some(agent), None, None) => Caller::Agent(agent.clone()),
+                (None, Some(app), Some(person)) => Caller::Person { app: app.clone(), person: person.clone() },
+                _ => return Err(wrong("names either an agent, or an app and a person")),
+            };
+            if credential.tenant.is_empty() {
+                return Err(wrong("tenant is empty"));
+            }
+            let sha256 = sha256(&credential.sha256).ok_or_else(|| wrong("sha256 is not 64 hex digits"))?;
+            let principal = Arc::new(Principal { tenant: TenantId::new(credential.tenant.as_str()), caller });
+            Ok(Credential { sha256, principal })
+        })
+        .collect::<Result<Arc<[_]>, Wrong>>()?;
+    if credentials.is_empty() {
+        return Err(Wrong("gateway.credentials is empty: nobody could call".into()));
+    }
+    Ok(Authenticator::Bearer(credentials))
+}
+
+fn sha256(hex: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if hex.len() != 64 || !hex.is_ascii() {
+        return None;
+    }
+    for (at, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(digest)
+}
+
+/// The keys that seal sessions, cursors and event ids.
+pub fn keyring(config: &Config) -> anyhow::Result<Keyring> {
+    let file = config.seal_keys_file.as_ref().ok_or_else(|| {
+        Wrong("seal_keys_file is needed: a file with one line from `openssl rand -base64 32`, the same for every gateway".into())
+    })?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Wrong(format!("seal_keys_file: {}: {error}", file.display())))?;
+    Ok(Keyring::parse(&text).map_err(|error| Wrong(format!("seal_keys_file: {}: {error}", file.display())))?)
+}
+
+/// Opens a listener, or says which key to change.
+pub async fn listen(key: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({key}); is it in use?"))
+}
+
+/// The database of the config.
+pub fn database_url(config: &Config) -> Result<SecretString, Wrong> {
+    let taskstore = &config.taskstore;
+    secret("taskstore.database_url", taskstore.database_url.as_ref(), taskstore.database_url_file.as_deref())?
+        .ok_or_else(|| Wrong("taskstore.database_url is needed: postgres://… or sqlite:FILE".into()))
+}
+
+impl Parts {
+    /// Plays a role beside its management listener. `role` is given the drain that comes after the notice.
+    async fn play<F>(self, notice: Duration, role: impl FnOnce(Arc<Config>, Readiness, CancellationToken) -> F) -> anyhow::Result<()>
+    where
+        F: Future<Output = anyhow::Result<Running>>,
+    {
+        let Self { config, readiness, registry, drain } = self;
+        let management = listen("management_listen", config.management_listen).await?;
+        let stop = CancellationToken::new();
+        let serve = management::serve(management, readiness.clone(), registry, stop.clone());
+        let noticed = CancellationToken::new();
+        let play = async {
+            let running = role(config, readiness.clone(), noticed.clone()).await?;
+            let signal = async {
+                drain.cancelled().await;
+                readiness.drain();
+                shutdown::notice(notice).await;
+                noticed.cancel();
+                std::future::pending().await
+            };
+            tokio::select! {
+                played = running => played,
+                () = signal => Ok(()),
+            }
+        };
+        let ended = async {
+            let played = play.await;
+            stop.cancel();
+            played
+        };
+        let (played, ()) = tokio::join!(ended, serve);
+        played
+    }
+}
+
+/// Plays `longhaul gateway`.
+pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
+    let notice = Duration::from_millis(parts.config.drain_notice_ms);
+    parts
+        .play(notice, async |config, readiness, drain| {
+            let (auth, keyring) = (authenticator(&config.gateway.credentials)?, keyring(&config)?);
+            let listener = listen("gateway.listen", config.gateway.listen).await?;
+            tracing::info!(address = %listener.local_addr()?, "gateway");
+            let (status, running) = Site::new(config)?.gateway(auth, keyring, listener, drain)?;
+            readiness.check("task-store", move || {
+                let ready = status.is_ready();
+                Box::pin(async move { ready.then_some(()).ok_or_else(|| "not heard from yet: see taskstore_urls".into()) })
+            });
+            Ok(running)
+        })
+        .await
+}
+
+/// Plays `longhaul taskstore`.
+pub async fn taskstore(parts: Parts) -> anyhow::Result<()> {
+    let notice = Duration::from_millis(parts.config.drain_notice_ms);
+    parts
+        .play(notice, async |config, readiness, drain| {
+            let database = database_url(&config)?;
+            let deadline = Duration::from_secs(config.drain_deadline_s);
+            let site = Site::new(config.clone())?;
+            let listener = listen("taskstore.listen", config.taskstore.listen).await?;
+            tracing::info!(address = %listener.local_addr()?, "task-store");
+            let (store, running) = site.taskstore(&database, Listener::Tcp(listener), drain.clone()).await?;
+            readiness.check("database", move || {
+                let store = store.clone();
+                Box::pin(async move {
+                    store.ready().await.then_some(()).ok_or_else(|| "does not answer: see taskstore.database_url".into())
+                })
+            });
+            Ok(Box::pin(shutdown::within(deadline, drain, running)) as Running)
+        })
+        .await
+}
+
+/// Plays `longhaul runner`.
+pub async fn runner(parts: Parts) -> anyhow::Result<()> {
+    // It accepts no clients of its own that would need a notice.
+    parts
+        .play(Duration::ZERO, async |config, readiness, drain| {
+            let listener = listen("runner.worker_listen", config.runner.worker_listen).await?;
+            let address = listener.local_addr()?;
+            let advertise_url =
+                config.runner.worker_advertise_url.clone().unwrap_or_else(|| format!("http://{address}"));
+            if config.runner.worker_advertise_url.is_none() && address.ip().is_unspecified() {
+                return Err(Wrong(
+                    "runner.worker_advertise_url is needed: the URL under which gateways reach this worker".into(),
+                )
+                .into());
+            }
+            tracing::info!(%address, advertise_url, "runner");
+            let listening = Listening { listener: Listener::Tcp(listener), advertise_url };
+            let (attached, running) = Site::new(config)?.runner(Vec::new(), listening, drain)?;
+            readiness.check("task-store", move || {
+                let attached = *attached.borrow();
+                Box::pin(async move { attached.then_some(()).ok_or_else(|| "not attached: see taskstore_urls".into()) })
+            });
+            Ok(running)
+        })
+        .await
+}
+
+/// Plays `longhaul migrate`.
+pub async fn migrate(parts: Parts) -> anyhow::Result<()> {
+    longhaul_taskstore::migrate(database_url(&parts.config)?.expose_secret()).await?;
+    tracing::info!("the schema is up to date");
+    Ok(())
+}
+
+/// Plays `longhaul tasks count`.
+pub async fn count(parts: Parts) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let count = TasksClient::new(&Site::new(parts.config)?.target())?.count().await?;
+    Ok(writeln!(std::io::stdout(), "stored {}\nopen {}", count.stored, count.open)?)
+}

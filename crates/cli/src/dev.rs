@@ -1,0 +1,166 @@
+//! `longhaul dev`: the same roles in one process, over in-memory connections and a SQLite file.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use longhaul_bus::LocalBus;
+use longhaul_core::{Caller, Principal, TenantId};
+use longhaul_gateway::Authenticator;
+use longhaul_mcp::seal::Keyring;
+use longhaul_rpc::{Links, ServiceToken};
+use longhaul_worker::Listening;
+use secrecy::SecretString;
+use tokio_util::sync::CancellationToken;
+
+use crate::compose::{self, Parts, Site};
+use crate::config::Wrong;
+use crate::management;
+
+/// How long the parts may take to find one another.
+const START_MAX: Duration = Duration::from_secs(30);
+const TASKSTORE: &str = "taskstore";
+const RUNNER: &str = "runner";
+
+/// What is otherwise than in production.
+pub(crate) fn defaults(listen: SocketAddr) -> Vec<(&'static str, String)> {
+    [
+        ("log", "warn".to_owned()),
+        ("log_format", "pretty".to_owned()),
+        ("gateway.listen", listen.to_string()),
+        ("management_listen", "127.0.0.1:0".to_owned()),
+        ("taskstore_urls", format!("[memory://{TASKSTORE}]")),
+        ("runner.name", "dev".to_owned()),
+        ("runner.demo_tools", "true".to_owned()),
+        ("runner.drain_timeout_s", "1".to_owned()),
+        ("drain_deadline_s", "5".to_owned()),
+    ]
+    .into()
+}
+
+/// Runs until the drain is over.
+pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
+    let Parts { config, readiness, registry, drain } = parts;
+    if !config.gateway.listen.ip().is_loopback() {
+        return Err(Wrong(format!(
+            "--listen {}: `longhaul dev` asks for no credential, so it listens on loopback only (127.0.0.1 or [::1])",
+            config.gateway.listen
+        ))
+        .into());
+    }
+    std::fs::create_dir_all(data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
+    let keyring = keyring(&data.join("seal.key"))?;
+    let listener = compose::listen("--listen", config.gateway.listen).await?;
+    let management = compose::listen("management_listen", config.management_listen).await?;
+    let (mcp, management_address) = (listener.local_addr()?, management.local_addr()?);
+    let site = Site {
+        config: config.clone(),
+        links: Links::default(),
+        // Never leaves the process.
+        token: ServiceToken::new([STANDARD.encode(random()?).as_str()])?,
+        bus: Arc::new(LocalBus::new()),
+    };
+
+    // They end one after the other, each before what it needs.
+    let (worker_drain, store_drain, stop) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let file = data.join("longhaul.db");
+    let database = SecretString::from(format!("sqlite:{}", file.display()));
+    let (_, store) = site.taskstore(&database, site.links.listen(TASKSTORE), store_drain.clone()).await?;
+    let listening =
+        Listening { listener: site.links.listen(RUNNER), advertise_url: format!("memory://{RUNNER}") };
+    let (mut attached, worker) = site.runner(Vec::new(), listening, worker_drain.clone())?;
+    let principal = Principal { tenant: TenantId::new("dev"), caller: Caller::Agent("dev".into()) };
+    let (status, gateway) = site.gateway(Authenticator::Fixed(Arc::new(principal)), keyring, listener, drain.clone())?;
+
+    let ready = status.clone();
+    readiness.check("gateway", move || {
+        let ready = ready.is_ready();
+        Box::pin(async move { ready.then_some(()).ok_or_else(|| "starting".into()) })
+    });
+    let banner = async {
+        let up = tokio::time::timeout(START_MAX, async {
+            // An error means that the worker has ended; then the others end too.
+            let _ = attached.wait_for(|attached| *attached).await;
+            status.offering().await;
+        });
+        if up.await.is_ok() {
+            print(mcp, management_address, data).context("the banner could not be printed")?;
+        } else {
+            tracing::error!("the parts have not found one another; see the log above, and run with --set log=info");
+        }
+        anyhow::Ok(())
+    };
+    let gateway = async {
+        let ended = gateway.await;
+        worker_drain.cancel();
+        ended
+    };
+    let worker = async {
+        let ended = worker.await;
+        // A worker that failed takes the rest with it.
+        drain.cancel();
+        store_drain.cancel();
+        ended
+    };
+    let store = async {
+        let ended = store.await;
+        drain.cancel();
+        worker_drain.cancel();
+        stop.cancel();
+        ended
+    };
+    let signal = async {
+        drain.cancelled().await;
+        readiness.drain();
+    };
+    let serve = management::serve(management, readiness.clone(), registry, stop.clone());
+    let (banner, gateway, worker, store, (), ()) = tokio::join!(banner, gateway, worker, store, signal, serve);
+    gateway.and(worker).and(store).and(banner)
+}
+
+fn random() -> anyhow::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("the random source: {error}"))?;
+    Ok(bytes)
+}
+
+/// Reads the key file, or makes one: sessions and cursors outlive a restart.
+fn keyring(file: &Path) -> anyhow::Result<Keyring> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    match made {
+        Ok(mut new) => writeln!(new, "{}", STANDARD.encode(random()?)).context("the key file")?,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error).with_context(|| format!("cannot write {}", file.display())),
+    }
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Keyring::parse(&text).map_err(|error| Wrong(format!("{}: {error}; delete it for a new one", file.display())).into())
+}
+
+fn print(mcp: SocketAddr, management: SocketAddr, data: &Path) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        r#"longhaul {version}  dev: one process, loopback only, no credential needed
+  MCP      http://{mcp}/mcp
+  Metrics  http://{management}/metrics
+  Data     {data}
+  Tools    echo  countdown  fail  panic  and those of your upstream servers
+
+A client's configuration:
+  {{"mcpServers": {{"longhaul": {{"type": "http", "url": "http://{mcp}/mcp"}}}}}}
+
+By hand:
+  curl -s http://{mcp}/mcp -H 'Content-Type: application/json' -H 'Accept: application/json' -D - \
+    -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"curl","version":"1"}}}}}}'
+"#,
+        version = env!("CARGO_PKG_VERSION"),
+        data = data.display(),
+    )?;
+    out.flush()
+}

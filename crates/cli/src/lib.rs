@@ -1,0 +1,9 @@
+//! Compose roles into processes: config, telemetry, start-up, drain, and `longhaul dev`.
+
+pub mod compose;
+pub mod config;
+mod dev;
+pub mod management;
+pub mod role;
+pub mod shutdown;
+pub mod telemetry;

@@ -1,0 +1,113 @@
+//! The command line: which role this process plays.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+use crate::config::{self, Config, Wrong};
+use crate::management::Readiness;
+use crate::telemetry::Telemetry;
+use crate::{compose, dev, shutdown};
+
+/// Durable tasks for long MCP tool calls.
+#[derive(Debug, Parser)]
+#[command(name = "longhaul", version)]
+pub struct Arguments {
+    /// The config file (TOML).
+    #[arg(long, global = true, env = config::FILE_VARIABLE, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Sets one key, over the file and the environment; may be repeated.
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Serves /mcp.
+    Gateway,
+    /// Keeps the tasks.
+    Taskstore,
+    /// Runs tools.
+    Runner,
+    /// The whole system in one process, for a laptop: SQLite, loopback, no credentials.
+    Dev {
+        /// Where /mcp listens; a loopback address.
+        #[arg(long, default_value = "127.0.0.1:8080")]
+        listen: SocketAddr,
+        /// Where the data is kept.
+        #[arg(long, default_value = ".longhaul")]
+        data: PathBuf,
+    },
+    /// Brings the database's schema up to date.
+    Migrate,
+    /// Looks at the config.
+    Config {
+        #[command(subcommand)]
+        what: ConfigVerb,
+    },
+    /// Looks at the stored tasks.
+    Tasks {
+        #[command(subcommand)]
+        what: TasksVerb,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigVerb {
+    /// Prints the effective config, secrets hidden.
+    Print,
+}
+
+#[derive(Debug, Subcommand)]
+enum TasksVerb {
+    /// Prints how many tasks are stored and how many of them are open.
+    Count,
+}
+
+impl Arguments {
+    /// Plays the role to its end. `environment` is the process's.
+    pub fn run(self, environment: Vec<(String, String)>) -> anyhow::Result<()> {
+        let defaults = if let Role::Dev { listen, .. } = &self.role { dev::defaults(*listen) } else { Vec::new() };
+        let config = config::read(self.config.as_deref(), environment.clone(), &self.set, &defaults)?;
+        match self.role {
+            Role::Config { what: ConfigVerb::Print } => print(&config),
+            role => tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .context("the async runtime")?
+                .block_on(play(role, config, environment)),
+        }
+    }
+}
+
+fn print(config: &Config) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    let text = toml::to_string(config).context("the config cannot be printed")?;
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+async fn play(role: Role, config: Config, environment: Vec<(String, String)>) -> anyhow::Result<()> {
+    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+        tracing::debug!("a TLS provider was installed before");
+    }
+    let telemetry = Telemetry::start(&config.log, config.log_format, &environment)?;
+    let drain = shutdown::on_signal()?;
+    let readiness = Readiness::default();
+    let parts = compose::Parts { config: Arc::new(config), readiness, registry: telemetry.registry(), drain };
+    let played = match role {
+        Role::Gateway => compose::gateway(parts).await,
+        Role::Taskstore => compose::taskstore(parts).await,
+        Role::Runner => compose::runner(parts).await,
+        Role::Dev { data, .. } => dev::run(parts, &data).await,
+        Role::Migrate => compose::migrate(parts).await,
+        Role::Tasks { what: TasksVerb::Count } => compose::count(parts).await,
+        Role::Config { .. } => Err(Wrong("config print needs no runtime".into()).into()),
+    };
+    tokio::task::spawn_blocking(move || telemetry.stop()).await?;
+    played
+}

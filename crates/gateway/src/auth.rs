@@ -1,0 +1,113 @@
+//! From a credential to a principal.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue};
+use longhaul_core::Principal;
+use sha2::{Digest as _, Sha256};
+
+/// Knows the callers.
+#[derive(Clone)]
+pub enum Authenticator {
+    /// Everyone is this principal, whatever they show. Only for a listener on the loopback interface.
+    Fixed(Arc<Principal>),
+    /// Those who show one of these tokens.
+    Bearer(Arc<[Credential]>),
+}
+
+impl fmt::Debug for Authenticator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(principal) => f.debug_tuple("Fixed").field(principal).finish(),
+            Self::Bearer(credentials) => write!(f, "Bearer({} credentials)", credentials.len()),
+        }
+    }
+}
+
+/// A token, as its SHA-256, and whose it is.
+#[derive(Clone)]
+pub struct Credential {
+    /// The digest of the token.
+    pub sha256: [u8; 32],
+    /// Who shows it.
+    pub principal: Arc<Principal>,
+}
+
+/// What is wrong with what a caller showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unauthenticated {
+    /// Nothing.
+    Missing,
+    /// Something we do not know, or two things.
+    Invalid,
+}
+
+impl Unauthenticated {
+    /// The challenge (RFC 6750, section 3): an error only where a token was shown.
+    pub(crate) fn challenge(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Missing => "Bearer realm=\"longhaul\"",
+            Self::Invalid => "Bearer realm=\"longhaul\", error=\"invalid_token\"",
+        })
+    }
+}
+
+impl Authenticator {
+    /// Whose request it is. Only the header counts, never the URL.
+    pub(crate) fn principal(&self, headers: &HeaderMap) -> Result<Arc<Principal>, Unauthenticated> {
+        let credentials = match self {
+            Self::Fixed(principal) => return Ok(principal.clone()),
+            Self::Bearer(credentials) => credentials,
+        };
+        let mut shown = headers.get_all(AUTHORIZATION).iter();
+        let header = shown.next().ok_or(Unauthenticated::Missing)?.as_bytes();
+        if shown.next().is_some() {
+            return Err(Unauthenticated::Invalid);
+        }
+        let (scheme, token) = header.split_at_checked("Bearer ".len()).ok_or(Unauthenticated::Invalid)?;
+        if !scheme.eq_ignore_ascii_case(b"Bearer ") {
+            return Err(Unauthenticated::Invalid);
+        }
+        let digest: [u8; 32] = Sha256::digest(token).into();
+        // Every credential is compared, and every byte of it, so that the time taken says nothing of how much was right.
+        let mut found = None;
+        for credential in credentials.iter() {
+            let differences = credential.sha256.iter().zip(&digest).fold(0, |all, (a, b)| all | (a ^ b));
+            if differences == 0 {
+                found = Some(&credential.principal);
+            }
+        }
+        found.cloned().ok_or(Unauthenticated::Invalid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longhaul_core::{Caller, TenantId};
+
+    use super::*;
+
+    #[test]
+    fn only_one_known_token_in_one_header_lets_in() {
+        let principal = Arc::new(Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) });
+        let credential = Credential { sha256: Sha256::digest("secret").into(), principal: principal.clone() };
+        let auth = Authenticator::Bearer([credential].into());
+        let ask = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(AUTHORIZATION, value.parse().unwrap());
+            }
+            auth.principal(&headers)
+        };
+        assert_eq!(ask(&["Bearer secret"]), Ok(principal.clone()));
+        assert_eq!(ask(&["bearer secret"]), Ok(principal));
+        assert_eq!(ask(&[]), Err(Unauthenticated::Missing));
+        for bad in ["", "secret", "Bearer", "Bearer ", "Bearer  secret", "Bearer secret ", "Bearer Secret", "Basic secret"] {
+            assert_eq!(ask(&[bad]), Err(Unauthenticated::Invalid), "{bad}");
+        }
+        assert_eq!(ask(&["Bearer secret", "Bearer secret"]), Err(Unauthenticated::Invalid));
+        assert!(!format!("{auth:?}").contains("secret"));
+    }
+}

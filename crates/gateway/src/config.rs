@@ -1,0 +1,103 @@
+//! What the operator decides.
+
+use std::time::Duration;
+
+use longhaul_core::limits::PAYLOAD_BYTES_MAX;
+
+/// The gateway's configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The names under which clients may reach the gateway (`Host`), with or without a port. Empty: those of the
+    /// loopback interface if it listens there, else any.
+    pub allowed_hosts: Vec<String>,
+    /// The web origins whose pages may call the gateway (`Origin`). Empty: those of the loopback interface if it listens
+    /// there, else none.
+    pub allowed_origins: Vec<String>,
+    /// `mcp_tasks_enabled` and `mcp_tasks_legacy_enabled`: whether calls of 2025-11-25 may become tasks.
+    pub tasks_enabled: bool,
+    /// The largest request body, in bytes.
+    pub request_bytes_max: usize,
+    /// The largest result of a call, in bytes.
+    pub result_bytes_max: usize,
+    /// `mcp_task_result_wait_s`: how long a caller of `tasks/result` that takes no stream waits.
+    pub result_wait: Duration,
+    /// `mcp_task_poll_interval_ms`: how often clients are told to ask for a task.
+    pub poll_interval_ms: u64,
+    /// Tools on one page of `tools/list`.
+    pub tools_page: usize,
+    /// What `initialize` says for the model's ears.
+    pub instructions: Option<String>,
+    /// Connections at a time; more wait to be accepted.
+    pub connections_max: usize,
+    /// Requests in flight, streams included; more are refused with 503.
+    pub requests_max: usize,
+    /// Bytes of request bodies in memory; requests beyond that are refused with 503.
+    pub bodies_bytes_max: usize,
+    /// From the start of a drain until the last connection is cut.
+    pub drain_timeout: Duration,
+    /// How often and how long; tests scale them down.
+    pub pace: Pace,
+}
+
+/// How often things are done and how long they may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Between two comments on a quiet stream, shorter than the idle timeout of any proxy.
+    pub keep_alive: Duration,
+    /// How long a call may take before its answer becomes a stream.
+    pub stream_after: Duration,
+    /// How long a client may refuse to read before its connection is cut.
+    pub write_stall: Duration,
+    /// How long a new connection may take to its first request.
+    pub first_request: Duration,
+    /// How long a request's body may take.
+    pub body: Duration,
+    /// How often watched tasks are read again although hints arrive.
+    pub floor: Duration,
+    /// How often watched tasks are read again while hints do not arrive.
+    pub floor_deaf: Duration,
+    /// How often the list of tools is read again without a hint.
+    pub tools: Duration,
+    /// How often the set of ended sessions is read again without a hint.
+    pub sessions: Duration,
+    /// How long the answer of a call is kept for a client that lost its stream.
+    pub answer_kept: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            keep_alive: Duration::from_secs(15),
+            stream_after: Duration::from_secs(1),
+            write_stall: Duration::from_secs(30),
+            first_request: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            floor: Duration::from_secs(10),
+            floor_deaf: Duration::from_secs(2),
+            tools: Duration::from_secs(5),
+            sessions: Duration::from_secs(2),
+            answer_kept: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            tasks_enabled: true,
+            request_bytes_max: PAYLOAD_BYTES_MAX,
+            result_bytes_max: PAYLOAD_BYTES_MAX,
+            result_wait: Duration::from_secs(30),
+            poll_interval_ms: 1000,
+            tools_page: 50,
+            instructions: None,
+            connections_max: 20_000,
+            requests_max: 20_000,
+            bodies_bytes_max: 256 * 1024 * 1024,
+            drain_timeout: Duration::from_secs(25),
+            pace: Pace::default(),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Answers that are streams of server-sent events.
+//!
+//! A stream is pulled by its connection: it makes the next frame when the last one has been taken, so that a slow
+//! reader costs no more memory than a quick one, and what it could not take in time is skipped, not queued.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue};
+use longhaul_core::{Principal, TaskId};
+use longhaul_mcp::seal::{EventId, Session};
+use longhaul_mcp::{RequestId, sse};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::Shared;
+
+/// How long a client waits before it comes back, in milliseconds.
+pub(crate) const RETRY_MS: u64 = 1000;
+
+/// The frames of a stream.
+pub(crate) type Frames = BoxStream<'static, Bytes>;
+
+/// Something that makes one frame after another.
+pub(crate) trait Source: Send + 'static {
+    /// The next frame; `None` at the end.
+    fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
+}
+
+/// The frames that a source makes.
+pub(crate) fn frames(source: impl Source) -> Frames {
+    futures::stream::unfold(source, async |mut source| source.next().await.map(|frame| (frame, source))).boxed()
+}
+
+/// The response that carries a stream; it counts as a request in flight until it ends.
+pub(crate) fn response(frames: Frames, permit: OwnedSemaphorePermit) -> Response {
+    let frames = frames.map(move |frame| {
+        let _held = &permit;
+        Ok::<_, Infallible>(frame)
+    });
+    let mut response = Response::new(Body::from_stream(frames));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Else nginx holds the events back.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+/// Says when a quiet stream must show that it lives.
+pub(crate) struct KeepAlive {
+    every: Duration,
+    due: Instant,
+}
+
+impl KeepAlive {
+    pub(crate) fn new(every: Duration) -> Self {
+        Self { every, due: Instant::now() + every }
+    }
+
+    /// Waits until it is time, and gives what to send.
+    pub(crate) async fn due(&mut self) -> Bytes {
+        tokio::time::sleep_until(self.due).await;
+        self.sent();
+        sse::comment("ka")
+    }
+
+    /// Something was sent.
+    pub(crate) fn sent(&mut self) {
+        self.due = Instant::now() + self.every;
+    }
+}
+
+/// Makes the event ids of one stream. With one of them, its client finds the way back, on any replica.
+pub(crate) struct EventIds {
+    shared: Arc<Shared>,
+    principal: Arc<Principal>,
+    has_priming: bool,
+    next: EventId,
+}
+
+impl EventIds {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        principal: &Arc<Principal>,
+        session: &Session,
+        stream: u64,
+        task: Option<TaskId>,
+        request: Option<RequestId>,
+    ) -> Self {
+        let next = EventId { session: session.id, stream, task, request, seq: 0, expires_at: session.expires_at };
+        Self { shared: shared.clone(), principal: principal.clone(), has_priming: session.dialect.has_priming(), next }
+    }
+
+    /// Goes on after an event that the client has seen.
+    pub(crate) fn after(mut self, seen: u64) -> Self {
+        self.next.seq = seen.saturating_add(1);
+        self
+    }
+
+    /// The first frame of a stream.
+    pub(crate) fn priming(&mut self) -> Bytes {
+        if !self.has_priming {
+            return sse::comment("ok");
+        }
+        let id = self.shared.seal(&self.principal, &self.next);
+        self.next.seq += 1;
+        sse::priming(&id, RETRY_MS)
+    }
+
+    /// The last frame of a stream that ends before its time.
+    pub(crate) fn come_back(&mut self) -> Bytes {
+        if self.has_priming { self.priming() } else { sse::retry(RETRY_MS) }
+    }
+}

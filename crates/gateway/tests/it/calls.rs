@@ -1,0 +1,270 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use longhaul_core::{CallError, Outcome, TaskSupport};
+use longhaul_rpc::Error;
+use serde_json::json;
+
+use crate::client::{BOTH, Connection, within};
+use crate::world::{Worker, World, all_tools, big, config, serve_worker, text, tool, until, worker_info};
+
+#[tokio::test]
+async fn a_quick_call_is_answered_as_json_byte_for_byte() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let arguments = r#"{ "z":123456789012345678901234567890, "a":"x\u0000y", "b":1e2, "c":"  " }"#;
+    for accept in [BOTH, "application/json", "*/*"] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{{"name":"echo","arguments":{arguments}}}}}"#);
+        let answer = client.accepting(accept).send("POST", "", body.as_bytes()).await.answer().await.unwrap();
+        assert_eq!((answer.status(), answer.head.header("content-type")), (200, Some("application/json")));
+        assert_eq!(answer.json()["id"], "1");
+        assert!(String::from_utf8(answer.body).unwrap().contains(arguments), "the arguments were rewritten");
+    }
+    let mut stream = client.accepting("text/event-stream").stream(json!(1), "tools/call", json!({"name": "echo"})).await;
+    assert_eq!(stream.event().await.unwrap().data.as_deref(), Some(""));
+    assert_eq!(stream.message().await["result"]["content"][0]["text"], "ok");
+    assert_eq!(stream.event().await, None);
+    assert!(world.store.created.lock().unwrap().is_empty(), "a call became a task");
+    assert_eq!(client.ok("tools/call", json!({"name": "fail"})).await["isError"], true);
+}
+
+#[tokio::test]
+async fn a_long_call_becomes_a_stream_that_is_never_quiet() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut stream = client.stream(json!(1), "tools/call", json!({"name": "wait"})).await;
+    let run = world.worker.run().await;
+    let first = stream.next().await.unwrap();
+    assert!(first.id.is_some() && first.data.as_deref() == Some(""));
+    for _ in 0..2 {
+        assert!(within("a comment", stream.next()).await.unwrap().comment);
+    }
+    // Without a token, progress is of no interest.
+    run.progress(1.0);
+    run.end(Outcome::Error(CallError { code: 7, message: "no".into(), data: Some("{\"a\": 1e2}".into()) }));
+    let answer = stream.message().await;
+    assert_eq!(answer["error"], json!({"code": 7, "message": "no", "data": {"a": 1e2}}));
+    assert_eq!(stream.event().await, None);
+}
+
+#[tokio::test]
+async fn a_client_of_2025_06_18_gets_no_event_without_a_message() {
+    let world = World::start().await;
+    let client = crate::client::Client::hello_as(world.a.at, crate::world::ALICE, "2025-06-18").await;
+    let mut stream = client.stream(json!(1), "tools/call", json!({"name": "wait"})).await;
+    world.worker.run().await.end(text("done"));
+    assert_eq!(stream.message().await["result"]["content"][0]["text"], "done");
+}
+
+#[tokio::test]
+async fn progress_is_told_at_once_under_the_clients_own_token() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    for token in [json!("t"), json!(7)] {
+        let params = json!({"name": "wait", "_meta": {"progressToken": token}});
+        let opening = tokio::time::timeout(Duration::from_secs(5), client.stream(json!(1), "tools/call", params));
+        let (stream, run) = tokio::join!(opening, async {
+            let run = world.worker.run().await;
+            run.progress(1.0);
+            run
+        });
+        let mut stream = stream.unwrap();
+        assert_eq!(stream.event().await.unwrap().data.as_deref(), Some(""));
+        let told = stream.message().await;
+        assert_eq!(told["method"], "notifications/progress");
+        assert_eq!((&told["params"]["progressToken"], &told["params"]["progress"]), (&token, &json!(1)));
+        // It never falls.
+        run.progress(1.0);
+        run.progress(0.5);
+        run.progress(2.0);
+        assert_eq!(stream.message().await["params"]["progress"], 2);
+        run.end(text("done"));
+        assert_eq!(stream.message().await["id"], 1);
+        assert_eq!(stream.event().await, None);
+    }
+}
+
+#[tokio::test]
+async fn hanging_up_cancels_nothing_and_the_client_may_come_back() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut stream = client.stream(json!("c"), "tools/call", json!({"name": "wait"})).await;
+    let seen = stream.event().await.unwrap().id.unwrap();
+    let run = world.worker.run().await;
+    drop(stream);
+    until("the stream is gone", || world.a.status.load().streams == 0).await;
+    assert!(!run.stopped.is_cancelled());
+    // Nobody else can have it, and another replica does not pretend to.
+    let mut bob = world.bob().await.send("GET", &format!("Last-Event-ID: {seen}\r\n"), b"").await;
+    assert_eq!(bob.head().await.unwrap().status, 400);
+    let mut other = world.alice().await.send("GET", &format!("Last-Event-ID: {seen}\r\n"), b"").await;
+    assert_eq!(other.head().await.unwrap().status, 400, "another session of the same caller");
+    let mut there = client.at(world.b.at).send("GET", &format!("Last-Event-ID: {seen}\r\n"), b"").await;
+    assert_eq!(there.head().await.unwrap().status, 503);
+
+    let mut resumed = client.get(Some(&seen)).await;
+    let next = resumed.event().await.unwrap().id.unwrap();
+    assert_ne!(next, seen);
+    // A second stream takes the run over: its message goes on one stream only.
+    let mut second = client.get(Some(&next)).await;
+    second.event().await.unwrap();
+    assert_eq!(resumed.event().await, None);
+    run.end(text("done"));
+    let answer = second.message().await;
+    assert_eq!((&answer["id"], &answer["result"]["content"][0]["text"]), (&json!("c"), &json!("done")));
+    // The answer is kept for a while.
+    let mut again = client.get(Some(&seen)).await;
+    again.event().await.unwrap();
+    assert_eq!(again.message().await["result"]["content"][0]["text"], "done");
+}
+
+#[tokio::test]
+async fn a_call_without_a_stream_outlives_its_connection() {
+    let world = World::start().await;
+    let client = world.alice().await.accepting("application/json");
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait"}}).to_string();
+    let connection = client.send("POST", "", body.as_bytes()).await;
+    let run = world.worker.run().await;
+    drop(connection);
+    until("the request is gone", || world.a.status.load().requests == 0).await;
+    assert_eq!(world.a.status.load().calls, 1);
+    assert!(!run.stopped.is_cancelled());
+    run.end(text("nobody hears"));
+    until("the call is over", || world.a.status.load().calls == 0).await;
+}
+
+#[tokio::test]
+async fn a_cancelled_call_stops_and_is_not_answered_on_whatever_gateway_it_runs() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    for gateway in [world.a.at, world.b.at] {
+        let mut stream = client.stream(json!(5), "tools/call", json!({"name": "wait"})).await;
+        stream.event().await.unwrap();
+        let run = world.worker.run().await;
+        // Other ids, types of id, and sessions are not meant.
+        client.at(gateway).notify("notifications/cancelled", json!({"requestId": "5"})).await;
+        client.at(gateway).notify("notifications/cancelled", json!({"requestId": 6})).await;
+        client.at(gateway).notify("notifications/cancelled", json!({"requestId": null})).await;
+        world.alice().await.at(gateway).notify("notifications/cancelled", json!({"requestId": 5})).await;
+        assert!(!run.stopped.is_cancelled());
+        client.at(gateway).notify("notifications/cancelled", json!({"requestId": 5, "reason": "no"})).await;
+        assert_eq!(stream.event().await, None);
+        within("the worker hears", run.stopped.cancelled()).await;
+    }
+    let body = json!({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "wait"}}).to_string();
+    let mut waiting = client.accepting("application/json").send("POST", "", body.as_bytes()).await;
+    let _run = world.worker.run().await;
+    client.notify("notifications/cancelled", json!({"requestId": 5})).await;
+    let answer = waiting.answer().await.unwrap();
+    assert_eq!((answer.status(), answer.body.len()), (202, 0));
+}
+
+#[tokio::test]
+async fn two_requests_with_one_id_get_an_answer_each() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut one = client.stream(json!(1), "tools/call", json!({"name": "wait", "arguments": {}})).await;
+    let first = world.worker.run().await;
+    let mut two = client.stream(json!(1), "tools/call", json!({"name": "wait", "arguments": {}})).await;
+    let second = world.worker.run().await;
+    second.end(text("two"));
+    first.end(text("one"));
+    for (stream, answer) in [(&mut one, "one"), (&mut two, "two")] {
+        stream.event().await.unwrap();
+        assert_eq!(stream.message().await["result"]["content"][0]["text"], answer);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_worker_is_an_error_and_the_call_is_not_made_again() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut stream = client.stream(json!(1), "tools/call", json!({"name": "wait"})).await;
+    stream.event().await.unwrap();
+    let run = world.worker.run().await;
+    run.say.send(Err(Error::Unavailable("gone".into()))).unwrap();
+    let answer = stream.message().await;
+    assert_eq!(answer["error"]["code"], -32603);
+    assert!(answer["error"]["message"].as_str().unwrap().contains("worker was lost"));
+    assert_eq!(world.worker.calls.lock().unwrap().len(), 1);
+    assert_eq!(client.ok("tools/call", json!({"name": "echo"})).await["content"][0]["text"], "ok");
+}
+
+#[tokio::test]
+async fn calls_take_turns_and_pass_over_workers_that_are_gone() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let other = Arc::new(Worker::default());
+    let stop = serve_worker(&world.tasks, &world.links, &world.token, "v", other.clone());
+    world.store.offer(vec![
+        worker_info("w", Some("memory://w"), all_tools()),
+        worker_info("v", Some("memory://v"), all_tools()),
+        worker_info("u", Some("memory://nobody"), all_tools()),
+    ]);
+    let echo = json!({"name": "echo"});
+    within("both workers", async {
+        while other.calls.lock().unwrap().len() < 2 || world.worker.calls.lock().unwrap().len() < 2 {
+            client.ok("tools/call", echo.clone()).await;
+        }
+    })
+    .await;
+    stop.cancel();
+    let before = world.worker.calls.lock().unwrap().len();
+    for _ in 0..4 {
+        client.call("tools/call", echo.clone()).await;
+    }
+    assert!(world.worker.calls.lock().unwrap().len() > before);
+}
+
+#[tokio::test]
+async fn a_tool_that_no_worker_takes_calls_of_is_unavailable() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut stream = client.get(None).await;
+    stream.event().await.unwrap();
+    world.store.offer(vec![worker_info("w", None, vec![tool("echo", TaskSupport::Optional)])]);
+    stream.message().await;
+    let answer = client.call("tools/call", json!({"name": "echo"})).await;
+    assert_eq!((answer.status(), answer.code(), answer.head.header("retry-after")), (503, Some(-32603), Some("1")));
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_is_cut_and_costs_no_more_meanwhile() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let params = json!({"name": "wait", "_meta": {"progressToken": 1}});
+    let mut stream = client.stream(json!(1), "tools/call", params).await;
+    stream.event().await.unwrap();
+    let run = world.worker.run().await;
+    run.end(big(8 * 1024 * 1024));
+    // It reads nothing more: what does not fit the sockets waits once, and the connection ends.
+    until("the stream is cut", || world.a.status.load() == Default::default()).await;
+    drop(stream);
+    assert_eq!(client.call("ping", json!({})).await.status(), 200);
+}
+
+#[tokio::test]
+async fn too_many_requests_are_refused_with_a_hint_when_to_come_back() {
+    let config = longhaul_gateway::Config { requests_max: 2, ..config() };
+    let world = World::with(config, Arc::new(longhaul_bus::LocalBus::new())).await;
+    let client = world.alice().await;
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        streams.push(client.stream(json!(1), "tools/call", json!({"name": "wait"})).await);
+    }
+    let answer = client.call("ping", json!({})).await;
+    assert_eq!((answer.status(), answer.head.header("retry-after")), (503, Some("1")));
+    drop(streams);
+    until("there is room", || world.a.status.load().requests == 0).await;
+    assert_eq!(client.call("ping", json!({})).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_is_closed() {
+    let world = World::start().await;
+    for words in [&b""[..], b"PRI * HTTP/2.0\r\n", b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nX: "] {
+        let mut connection = Connection::open(world.a.at).await;
+        connection.send(words).await;
+        assert!(within("the close", connection.is_closed()).await);
+    }
+}

@@ -1,0 +1,114 @@
+use serde_json::json;
+
+use crate::client::{Client, within};
+use crate::world::{ALICE, BOB, World, until};
+
+#[tokio::test]
+async fn a_session_of_one_gateway_is_a_session_of_every_other() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let id = client.session.clone().unwrap();
+    assert!(id.bytes().all(|byte| (0x21..=0x7e).contains(&byte)), "{id}");
+    assert_eq!(client.ok("ping", json!({})).await, json!({}));
+    let there = client.at(world.b.at);
+    assert_eq!(there.ok("ping", json!({})).await, json!({}));
+    there.notify("notifications/initialized", json!({})).await;
+    assert!(there.call("ping", json!({})).await.head.header("mcp-session-id").is_none());
+}
+
+#[tokio::test]
+async fn the_version_is_negotiated_and_an_old_session_does_not_hinder_a_new_one() {
+    let world = World::start().await;
+    for (wish, granted, has_tasks) in
+        [("2025-11-25", "2025-11-25", true), ("2025-06-18", "2025-06-18", false), ("2026-07-28", "2025-11-25", true), ("x", "2025-11-25", true)]
+    {
+        let mut client = world.alice().await;
+        client.session = Some("an-old-one".into());
+        let answer = client.initialize(wish).await;
+        let result = &answer.json()["result"];
+        assert_eq!(result["protocolVersion"], granted);
+        assert_eq!(result["capabilities"]["tasks"].is_object(), has_tasks);
+        assert_eq!(result["capabilities"]["tools"]["listChanged"], true);
+        assert!(answer.head.header("mcp-session-id").is_some());
+    }
+    // The version before has no tasks: their methods are unknown, and a wish for one is ignored.
+    let old = Client::hello_as(world.a.at, ALICE, "2025-06-18").await;
+    assert_eq!(old.call("tasks/list", json!({})).await.code(), Some(-32601));
+    let result = old.ok("tools/call", json!({"name": "echo", "arguments": {}, "task": {}})).await;
+    assert_eq!(result["content"][0]["text"], "ok");
+    let tools = old.ok("tools/list", json!({})).await;
+    assert!(tools["tools"].as_array().unwrap().iter().all(|tool| tool.get("execution").is_none() && tool["name"] != "always"));
+}
+
+#[tokio::test]
+async fn no_session_is_400_and_a_foreign_forged_or_expired_one_is_404() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut without = client.clone();
+    without.session = None;
+    for method in ["ping", "tools/list", "tools/call", "nonsense"] {
+        let answer = without.call(method, json!({})).await;
+        assert_eq!((answer.status(), answer.json()["id"].as_i64()), (400, Some(1)));
+    }
+    let good = client.session.clone().unwrap();
+    let flipped = format!("{}{}", if good.starts_with('A') { 'B' } else { 'A' }, &good[1..]);
+    for (token, session) in [(BOB, &*good), (ALICE, &*flipped), (ALICE, "x"), (ALICE, "")] {
+        let mut other = Client::new(world.a.at, token);
+        other.session = Some(session.into());
+        assert_eq!(other.call("ping", json!({})).await.status(), 404, "{session}");
+        for method in ["GET", "DELETE"] {
+            assert_eq!(other.send(method, "", b"").await.head().await.unwrap().status, 404, "{method} {session}");
+        }
+    }
+    assert_eq!(client.call("ping", json!({})).await.status(), 200);
+    world.store.clock.advance(std::time::Duration::from_secs(24 * 3600 + 1));
+    assert_eq!(client.call("ping", json!({})).await.status(), 404);
+}
+
+#[tokio::test]
+async fn an_ended_session_is_unknown_here_at_once_and_soon_everywhere() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let other = world.alice().await;
+    let mut stream = client.get(None).await;
+    stream.event().await.unwrap();
+    assert_eq!(client.send("DELETE", "", b"").await.head().await.unwrap().status, 204);
+    assert_eq!(client.call("ping", json!({})).await.status(), 404);
+    assert_eq!(stream.event().await, None, "the session's stream goes on");
+    let there = client.at(world.b.at);
+    within("the other gateway", async { while there.call("ping", json!({})).await.status() != 404 {} }).await;
+    assert_eq!(client.send("DELETE", "", b"").await.head().await.unwrap().status, 404);
+    assert_eq!(other.call("ping", json!({})).await.status(), 200, "another session has ended too");
+    // What is stored gives nobody the session.
+    let stored = world.store.ended.lock().unwrap().clone();
+    assert_eq!(stored.len(), 1);
+    assert!(!client.session.unwrap().contains(&stored[0]));
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_ended_goes_on() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    world.store.down.store(true, std::sync::atomic::Ordering::SeqCst);
+    let head = client.send("DELETE", "", b"").await.head().await.unwrap();
+    assert_eq!((head.status, head.header("retry-after")), (503, Some("1")));
+    world.store.down.store(false, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(client.call("ping", json!({})).await.status(), 200);
+}
+
+#[tokio::test]
+async fn the_newest_stream_of_a_session_closes_older_ones_on_every_gateway() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut first = client.get(None).await;
+    first.event().await.unwrap();
+    world.store.clock.advance(std::time::Duration::from_millis(1));
+    let mut second = client.at(world.b.at).get(None).await;
+    second.event().await.unwrap();
+    assert_eq!(first.event().await, None);
+    world.store.clock.advance(std::time::Duration::from_millis(1));
+    let mut third = client.at(world.b.at).get(None).await;
+    third.event().await.unwrap();
+    assert_eq!(second.event().await, None);
+    until("the older streams are gone", || world.a.status.load().streams + world.b.status.load().streams == 1).await;
+}

@@ -1,0 +1,159 @@
+//! Servers that are reached over Streamable HTTP.
+
+use std::process::Stdio;
+
+use crate::world::{self, SOON, World, error, fixture};
+use futures::StreamExt as _;
+use longhaul_core::Outcome;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+/// A running server; it ends when this is dropped.
+struct Server {
+    port: u16,
+    lines: Lines<BufReader<ChildStdout>>,
+    process: Child,
+}
+
+impl Server {
+    async fn start() -> Self {
+        Self::start_at(0).await
+    }
+
+    async fn start_at(port: u16) -> Self {
+        let mut command = Command::new("python3");
+        command.arg(fixture()).arg("http").arg(port.to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut process = command.spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let port = timeout(SOON, lines.next_line()).await.unwrap().unwrap().unwrap().parse().unwrap();
+        Self { port, lines, process }
+    }
+
+    fn upstream(&self, path: &str) -> Value {
+        json!({ "name": "up", "url": format!("http://127.0.0.1:{}/{path}", self.port) })
+    }
+}
+
+#[tokio::test]
+async fn results_come_through_as_they_are_with_their_progress() {
+    let server = Server::start().await;
+    let mut config = server.upstream("mcp");
+    config["headers"] = json!({ "Authorization": "Bearer secret" });
+    let world = World::start(&[config]).await;
+    world.tool("up.exact").await;
+    let (_, outcome) = world.call("up.exact", "{}").await;
+    let Outcome::Result { body, .. } = outcome else { panic!("{outcome:?}") };
+    assert!(
+        std::str::from_utf8(&body).unwrap().contains("\"big\":123456789012345678901234567890,\"exp\":1e2"),
+        "{body:?}"
+    );
+    let Outcome::Error(failed) = world.call("up.fail", "{}").await.1 else { panic!() };
+    assert_eq!(
+        (failed.code, failed.data.as_deref()),
+        (-32042, Some(&br#"{"big":123456789012345678901234567890,"exp":1e2}"#[..]))
+    );
+
+    let (news, outcome) = world.call("up.count", r#"{"to": 3}"#).await;
+    assert_eq!(world::text(&outcome), "counted");
+    assert_eq!(news.last().map(|news| news.progress), Some(3.0));
+
+    let headers: Value = serde_json::from_str(&world.text("up.headers", "{}").await).unwrap();
+    assert_eq!(headers["authorization"], "Bearer secret");
+    assert_eq!(headers["mcp-protocol-version"], "2025-11-25");
+    assert!(headers["mcp-session-id"].as_str().unwrap().starts_with("session-"));
+
+    let replies: Value = serde_json::from_str(&world.text("up.ask", "{}").await).unwrap();
+    assert_eq!((&replies[0]["result"], &replies[1]["error"]["code"]), (&json!({}), &json!(-32601)));
+    let (_, outcome) = world.call("up.huge", r#"{"bytes": 6000000}"#).await;
+    assert_eq!(error(&outcome), (-32603, "the upstream server up sent too large an answer"));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_dropped_call_is_cancelled_upstream_and_the_session_ended_at_last() {
+    let mut server = Server::start().await;
+    let world = World::start(&[server.upstream("mcp")]).await;
+    world.tool("up.wait").await;
+    let mut call = world.begin("up.wait", "{}").await;
+    timeout(SOON, call.next()).await.unwrap().unwrap().unwrap();
+    drop(call);
+    world.text("up.seen", r#"{"event": "gave up"}"#).await;
+    world.end().await;
+    let line = timeout(SOON, server.lines.next_line()).await.unwrap().unwrap().unwrap();
+    assert!(line.starts_with("deleted session-"), "{line}");
+}
+
+#[tokio::test]
+async fn a_lost_session_is_replaced_within_the_call() {
+    for path in ["mcp", "lax"] {
+        let server = Server::start().await;
+        let world = World::start(&[server.upstream(path)]).await;
+        world.tool("up.forget").await;
+        world.text("up.forget", "{}").await;
+        let (one, two) = futures::join!(world.text("up.raw", "{}"), world.text("up.raw", "{}"));
+        assert!(one.contains("\"raw\"") && two.contains("\"raw\""), "{one} {two}");
+        let events = world.text("up.seen", r#"{"event": "initialize", "times": 2}"#).await;
+        assert_eq!(events.matches("initialize").count(), 2, "one new session for both: {events}");
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_changed_list_is_announced_even_in_a_new_session() {
+    let server = Server::start().await;
+    let world = World::start(&[server.upstream("mcp")]).await;
+    world.tool("up.grow").await;
+    world.text("up.seen", r#"{"event": "listening"}"#).await;
+    world.text("up.grow", "{}").await;
+    world.tool("up.extra").await;
+    assert_eq!(world.text("up.extra", "{}").await, "called extra");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_without_a_stream_of_its_own_does_as_well() {
+    let server = Server::start().await;
+    let world = World::start(&[server.upstream("deaf")]).await;
+    world.tool("up.exact").await;
+    world.text("up.raw", "{}").await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_that_was_away_is_found_again() {
+    let mut server = Server::start().await;
+    let world = World::start(&[server.upstream("mcp")]).await;
+    world.tool("up.wait").await;
+    let mut call = world.begin("up.wait", "{}").await;
+    timeout(SOON, call.next()).await.unwrap().unwrap().unwrap();
+    server.process.kill().await.unwrap();
+    assert_eq!(error(&world::finish(call).await.1), (-32603, "the upstream server up stopped"));
+    let (_, outcome) = world.call("up.raw", "{}").await;
+    assert!(error(&outcome).1.starts_with("the upstream server up "), "{outcome:?}");
+    assert!(world.names().contains(&"up.raw".into()), "its tools stay on offer");
+
+    let _server = Server::start_at(server.port).await;
+    let found = async { while !matches!(world.call("up.raw", "{}").await.1, Outcome::Result { .. }) {} };
+    timeout(SOON, found).await.expect("it is found again");
+    assert_eq!(world.runner.status()[0].missing, None);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let server = Server::start().await;
+    let world = World::start(&[server.upstream("moved")]).await;
+    let missing = || world.runner.status()[0].missing.clone().unwrap();
+    timeout(SOON, async {
+        while missing() == "is being started" {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(missing(), "answers with HTTP status 307");
+    world.end().await;
+}

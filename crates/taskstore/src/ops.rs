@@ -1,0 +1,426 @@
+//! One short method per verb.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use longhaul_bus::{Control as ControlHint, Hint};
+use longhaul_core::{
+    CallError, Change, Fence, LeaseToken, NewTask, Outcome, Phase, Principal, Progress, Refusal, Task, TaskId, Timestamp,
+    WorkerId, WorkerInfo,
+};
+use longhaul_rpc::{
+    Assignment, Claim, Control, Directive, Directives, Error, Page, Position, Report, TaskCount, Tasks, Work,
+};
+use tokio::time::Instant;
+
+use crate::batch::Item;
+use crate::hints::Hints;
+use crate::store::{Committed, Created, Found, Loaded, NewRow, Stored, Wanted, Wish, Write, insist, weight};
+use crate::{TaskStore, metrics};
+
+/// How often a change is decided anew because the task has moved on.
+const CONFLICTS_MAX: u32 = 8;
+/// Tasks on a page, whatever was asked for.
+const LIST_MAX: u32 = 200;
+/// Tasks asked about in one statement.
+const CHANGED_MAX: usize = 1000;
+/// The longest that a claim waits for a first task.
+const CLAIM_WAIT_MAX: Duration = Duration::from_secs(20);
+/// How often a waiting claim looks without a hint: with a bus believed to work, and without.
+const CLAIM_LOOK: Duration = Duration::from_secs(10);
+const CLAIM_LOOK_DEAF: Duration = Duration::from_secs(2);
+/// Tasks handed out at once.
+const CLAIM_MAX: u32 = 256;
+/// Argument bytes handed out at once; a single task may have more.
+const CLAIM_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Leases in one heartbeat.
+const HEARTBEAT_MAX: usize = 10_000;
+/// Orphans of a former incarnation ended in one statement, and statements.
+const ORPHANS_MAX: u32 = 500;
+const ORPHAN_ROUNDS_MAX: u32 = 20;
+/// The longest time to live that can be added to any creation time.
+const TTL_MS_MAX: u64 = i64::MAX as u64 / 4000;
+/// JSON-RPC: internal error.
+const INTERNAL_ERROR: i32 = -32603;
+/// What a batch counts a stored result as, before it is read.
+const RESULT_WEIGHT: usize = 1024 * 1024;
+
+impl Item for NewRow {
+    fn weight(&self) -> usize {
+        self.new.arguments.len()
+    }
+}
+
+impl Item for Wanted {
+    fn weight(&self) -> usize {
+        if self.outcome_for.is_some() { RESULT_WEIGHT } else { 0 }
+    }
+}
+
+impl Item for Write {
+    fn weight(&self) -> usize {
+        weight(self.change.outcome.as_ref())
+    }
+    fn key(&self) -> Option<u128> {
+        Some(self.change.task.id.bits())
+    }
+}
+
+/// What follows a commit, whoever waits for it.
+pub(crate) fn committed(write: &Write, committed: &Committed, hints: &Hints) {
+    let task = &write.change.task;
+    if let Some(ending) = task.ending() {
+        let ran = committed.claimed_at.map(|claimed| between(claimed, committed.updated_at));
+        metrics::ended(&task.tool, ending, ran);
+    }
+    hints.changed(task, write.held.is_some());
+}
+
+fn between(earlier: Timestamp, later: Timestamp) -> Duration {
+    Duration::from_micros(u64::try_from(later.as_micros() - earlier.as_micros()).unwrap_or(0))
+}
+
+#[async_trait]
+impl Tasks for TaskStore {
+    async fn create(&self, new: NewTask) -> Result<Task, Error> {
+        let owner = new.owner.owner();
+        let texts = [&owner, new.owner.tenant.as_str(), &new.tool];
+        storable(texts.into_iter().chain(new.session.as_deref()).chain(new.traceparent.as_deref()))?;
+        let ttl_ms = self.inner.config.ttl.grant(new.ttl).map(|ms| ms.min(TTL_MS_MAX));
+        let created_at = match self.inner.creates.put(NewRow { new: new.clone(), owner, ttl_ms }).await? {
+            Created::At(moment) => moment,
+            Created::Known => return self.known(&new).await,
+            Created::Full(scope) => {
+                let limit = match scope {
+                    longhaul_core::LimitScope::Caller => self.inner.config.max_open,
+                    longhaul_core::LimitScope::Tenant => self.inner.config.max_live,
+                };
+                return Err(Refusal::TaskLimit { scope, limit }.into());
+            }
+        };
+        Ok(Task {
+            id: new.id,
+            owner: new.owner,
+            tool: new.tool,
+            phase: Phase::Queued,
+            version: 1,
+            attempt: 0,
+            status_message: None,
+            progress: None,
+            progress_token: new.progress_token,
+            session: new.session,
+            created_at,
+            updated_at: created_at,
+            ttl_ms,
+        })
+    }
+
+    async fn get(&self, principal: &Principal, id: TaskId) -> Result<Task, Error> {
+        Ok(self.owned(principal, self.load(id, None).await?)?.task)
+    }
+
+    async fn result(&self, principal: &Principal, id: TaskId) -> Result<(Task, Option<Outcome>), Error> {
+        let stored = self.owned(principal, self.load(id, Some(principal)).await?)?;
+        Ok((stored.task, stored.outcome))
+    }
+
+    async fn list(&self, principal: &Principal, after: Option<Position>, limit: u32) -> Result<Page, Error> {
+        let (tenant, owner) = (principal.tenant.as_str(), principal.owner());
+        storable([tenant, &owner])?;
+        let limit = limit.clamp(1, LIST_MAX);
+        let mut tasks = insist(|| self.inner.store.list(tenant, &owner, after, limit + 1)).await?;
+        let more = tasks.len() > limit as usize;
+        tasks.truncate(limit as usize);
+        Ok(Page { tasks, more })
+    }
+
+    async fn cancel(&self, principal: &Principal, id: TaskId) -> Result<Task, Error> {
+        self.change("cancel", id, None, |loaded| self.owned(principal, loaded), |task| task.cancel()).await
+    }
+
+    async fn changed(&self, seen: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
+        let mut changed = Vec::new();
+        for seen in seen.chunks(CHANGED_MAX) {
+            changed.extend(insist(|| self.inner.store.changed(seen)).await?);
+        }
+        Ok(changed)
+    }
+
+    async fn tools(&self) -> Result<Vec<WorkerInfo>, Error> {
+        let workers = insist(|| self.inner.store.workers(self.inner.config.lease)).await?;
+        metrics::know(workers.iter().flat_map(|worker| &worker.tools).map(|tool| &*tool.name));
+        Ok(workers)
+    }
+
+    async fn count(&self) -> Result<TaskCount, Error> {
+        Ok(insist(|| self.inner.store.count()).await?)
+    }
+}
+
+#[async_trait]
+impl Work for TaskStore {
+    /// The name of a worker is one process's at a time: an operator who gives two live processes the same name makes each
+    /// of them end the other's tasks.
+    async fn attach(&self, worker: WorkerInfo) -> Result<Directives, Error> {
+        let names = worker.tools.iter().map(|tool| &*tool.name);
+        storable([&*worker.id.name, &worker.id.incarnation].into_iter().chain(worker.url.as_deref()).chain(names))?;
+        metrics::know(worker.tools.iter().map(|tool| &*tool.name));
+        let directives = self.inner.hints.leases.attach(worker.id.clone());
+        let this = self.clone();
+        self.shielded(async move {
+            let store = &this.inner.store;
+            insist(|| store.attach(&worker)).await?;
+            for _ in 0..ORPHAN_ROUNDS_MAX {
+                let orphans = insist(|| store.orphans(&worker.id, ORPHANS_MAX)).await?;
+                let last = orphans.len() < ORPHANS_MAX as usize;
+                // The process that held them is gone, so their leases are over, whatever time they had left.
+                this.end(orphans, Timestamp::from_micros(i64::MAX), |task, now| task.interrupt(now), false).await?;
+                if last {
+                    break;
+                }
+            }
+            this.inner.hints.bus.publish(Hint::Control(ControlHint::Tools));
+            Ok(())
+        })
+        .await?;
+        Ok(directives)
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Vec<Assignment>, Error> {
+        let Claim { worker, token, mut tools, max, wait } = claim;
+        storable([&*worker.name, &worker.incarnation, &token.0])?;
+        tools.retain(|tool| storable([&**tool]).is_ok());
+        tools.sort();
+        tools.dedup();
+        if max == 0 || tools.is_empty() {
+            return Ok(Vec::new());
+        }
+        let kind: Arc<[String]> = tools.clone().into();
+        let (max, lease) = (max.min(CLAIM_MAX), self.inner.config.lease);
+        let wish = Wish { worker, token, tools, max, lease, bytes_max: CLAIM_BYTES_MAX };
+        let end = Instant::now() + wait.min(CLAIM_WAIT_MAX);
+        loop {
+            let mut place = self.inner.hints.queue.enter(&kind);
+            let assignments = self.claim_now(wish.clone()).await?;
+            if !assignments.is_empty() || Instant::now() >= end {
+                return Ok(assignments);
+            }
+            let look = if self.inner.hints.bus.healthy() { CLAIM_LOOK } else { CLAIM_LOOK_DEAF };
+            tokio::select! {
+                () = place.woken() => {}
+                () = tokio::time::sleep_until(end.min(Instant::now() + look)) => {}
+                () = self.inner.stop.cancelled() => return Ok(Vec::new()),
+            }
+        }
+    }
+
+    async fn heartbeat(&self, worker: &WorkerId, leases: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error> {
+        storable([&*worker.name, &worker.incarnation])?;
+        if leases.len() > HEARTBEAT_MAX {
+            return Err(Error::Fault(format!("a heartbeat of more than {HEARTBEAT_MAX} leases")));
+        }
+        let (this, worker) = (self.clone(), worker.clone());
+        self.shielded(async move {
+            let (store, known) = (&this.inner.store, &this.inner.hints.leases);
+            let held = insist(|| store.heartbeat(&worker, &leases, this.inner.config.lease)).await?;
+            known.runs(&worker, held.iter().map(|id| (*id, 0)));
+            let lost = leases.into_iter().map(|(id, _)| id).filter(|id| !held.contains(id));
+            Ok(lost.inspect(|id| known.forget(*id)).map(Directive::Stop).collect())
+        })
+        .await
+    }
+
+    async fn report(&self, fence: Fence, report: Report) -> Result<Task, Error> {
+        let finite = |progress: &Progress| progress.progress.is_finite() && progress.total.is_none_or(f64::is_finite);
+        let progress = report.progress.filter(finite);
+        let held = Some((fence.attempt, fence.token.clone()));
+        let decide = |task: Task| task.report(&fence, report.status_message.clone(), progress.clone());
+        self.change("report", fence.id, held, |loaded| anyones(loaded), decide).await
+    }
+
+    async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error> {
+        let outcome = self.bounded(outcome);
+        let held = Some((fence.attempt, fence.token.clone()));
+        let decide = |task: Task| task.complete(&fence, outcome.clone());
+        match self.change("complete", fence.id, held, |loaded| anyones(loaded), decide).await {
+            Err(Error::Refused(refusal @ Refusal::AlreadyEnded(ending))) if ending == outcome.ending() => {
+                self.repeated(&fence, &outcome).await?.ok_or(refusal.into())
+            }
+            answer => answer,
+        }
+    }
+
+    async fn detach(&self, worker: &WorkerId) -> Result<(), Error> {
+        storable([&*worker.name, &worker.incarnation])?;
+        let (this, worker) = (self.clone(), worker.clone());
+        self.shielded(async move {
+            insist(|| this.inner.store.detach(&worker)).await?;
+            this.inner.hints.leases.detach(&worker);
+            this.inner.hints.bus.publish(Hint::Control(ControlHint::Tools));
+            Ok(())
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Control for TaskStore {
+    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Result<(), Error> {
+        storable([session])?;
+        let (this, session) = (self.clone(), session.to_owned());
+        self.shielded(async move {
+            insist(|| this.inner.store.end_session(&session, expires_at)).await?;
+            this.inner.hints.bus.publish(Hint::Control(ControlHint::Sessions));
+            Ok(())
+        })
+        .await
+    }
+
+    async fn ended_sessions(&self) -> Result<Vec<String>, Error> {
+        Ok(insist(|| self.inner.store.ended_sessions()).await?)
+    }
+}
+
+impl TaskStore {
+    async fn load(&self, id: TaskId, outcome_for: Option<&Principal>) -> Result<Loaded, Error> {
+        let outcome_for = outcome_for.map(|owner| (owner.tenant.as_str().to_owned(), owner.owner()));
+        if let Some((tenant, owner)) = &outcome_for {
+            storable([&**tenant, owner])?;
+        }
+        self.inner.loads.put(Wanted { id, outcome_for }).await
+    }
+
+    /// A task as its owner may see it. Not yours and not there are one answer.
+    fn owned(&self, principal: &Principal, loaded: Loaded) -> Result<Stored, Refusal> {
+        let remembered = |end: Timestamp| end.plus(self.inner.config.tombstone) > loaded.now;
+        match loaded.found {
+            Found::Task(stored) if stored.task.owner == *principal => match stored.task.expires_at() {
+                Some(end) if end <= loaded.now && remembered(end) => Err(Refusal::Expired),
+                Some(end) if end <= loaded.now => Err(Refusal::NotFound),
+                Some(_) | None => Ok(*stored),
+            },
+            Found::Tombstone { tenant, owner, gone_at }
+                if tenant == principal.tenant.as_str() && owner == principal.owner() && remembered(gone_at) =>
+            {
+                Err(Refusal::Expired)
+            }
+            Found::Task(_) | Found::Tombstone { .. } | Found::Nothing => Err(Refusal::NotFound),
+        }
+    }
+
+    /// Read, decide, commit; again if the task has moved on meanwhile. (The hint follows the commit by itself.)
+    async fn change(
+        &self,
+        verb: &'static str,
+        id: TaskId,
+        held: Option<(u32, LeaseToken)>,
+        access: impl Fn(Loaded) -> Result<Stored, Refusal>,
+        decide: impl Fn(Task) -> Result<Change, Refusal>,
+    ) -> Result<Task, Error> {
+        let mut wanted: Option<Task> = None;
+        for _ in 0..CONFLICTS_MAX {
+            let present = access(self.load(id, None).await?)?.task;
+            if wanted.is_some_and(|wanted| same(wanted, &present)) {
+                // The commit whose answer was lost has taken effect after all.
+                return Ok(present);
+            }
+            let change = decide(present)?;
+            // A result is compared with what is stored, where it matters.
+            let bare = weight(change.outcome.as_ref()) == 0;
+            wanted = bare.then(|| change.task.clone());
+            let mut task = change.task.clone();
+            if let Some(committed) = self.inner.commits.put(Write { change, held: held.clone(), overdue: false }).await? {
+                task.updated_at = committed.updated_at;
+                return Ok(task);
+            }
+            metrics::conflict(verb);
+        }
+        Err(Error::Unavailable("the task keeps changing".into()))
+    }
+
+    /// The task, if it ended by this very completion.
+    async fn repeated(&self, fence: &Fence, outcome: &Outcome) -> Result<Option<Task>, Error> {
+        let Found::Task(stored) = self.load(fence.id, None).await?.found else { return Ok(None) };
+        let Found::Task(stored) = self.load(fence.id, Some(&stored.task.owner)).await?.found else { return Ok(None) };
+        let same = stored.task.attempt == fence.attempt
+            && stored.token.as_ref() == Some(&fence.token)
+            && stored.outcome.as_ref() == Some(outcome);
+        Ok(same.then_some(stored.task))
+    }
+
+    /// The answer to a create whose id is there already.
+    async fn known(&self, new: &NewTask) -> Result<Task, Error> {
+        let task = self.owned(&new.owner, self.load(new.id, None).await?);
+        match task {
+            Ok(stored) if stored.task.tool == new.tool => Ok(stored.task),
+            Err(Refusal::Expired) => Err(Refusal::Expired.into()),
+            Ok(_) | Err(_) => Err(Error::Fault("the task id is taken".into())),
+        }
+    }
+
+    async fn claim_now(&self, wish: Wish) -> Result<Vec<Assignment>, Error> {
+        // Before the shield: a request that goes away while it waits here must not take tasks.
+        let turn = self.inner.claims.clone().acquire_owned().await;
+        let this = self.clone();
+        self.shielded(async move {
+            let _turn = turn;
+            let assignments = insist(|| this.inner.store.claim(&wish)).await?;
+            for Assignment { task, .. } in &assignments {
+                metrics::claimed(&task.tool, between(task.created_at, task.updated_at));
+            }
+            // No hint: that a task has found a worker is nothing that its owner sees.
+            let runs = assignments.iter().map(|assignment| (assignment.task.id, assignment.task.version));
+            this.inner.hints.leases.runs(&wish.worker, runs);
+            Ok(assignments)
+        })
+        .await
+    }
+
+    fn bounded(&self, outcome: Outcome) -> Outcome {
+        let (bytes, max) = (weight(Some(&outcome)), self.inner.config.max_result_bytes);
+        if bytes <= max {
+            return outcome;
+        }
+        let message = format!("result too large: {bytes} bytes, at most {max} (task_max_result_bytes)");
+        Outcome::Error(CallError { code: INTERNAL_ERROR, message, data: None })
+    }
+
+    /// Runs on, even if the request that wants it is dropped.
+    async fn shielded<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        match self.inner.tasks.spawn(work).await {
+            Ok(answer) => answer,
+            Err(error) => Err(Error::Fault(format!("a bug: {error}"))),
+        }
+    }
+}
+
+/// A task as a worker may see it: the fence says what it may do.
+fn anyones(loaded: Loaded) -> Result<Stored, Refusal> {
+    match loaded.found {
+        Found::Task(stored) => Ok(*stored),
+        Found::Tombstone { .. } => Err(Refusal::Expired),
+        Found::Nothing => Err(Refusal::NotFound),
+    }
+}
+
+/// Whether two values of a task differ at most in what the store stamps.
+fn same(mut one: Task, other: &Task) -> bool {
+    one.updated_at = other.updated_at;
+    if let (Phase::Running(one), Phase::Running(other)) = (&mut one.phase, &other.phase) {
+        one.until = other.until;
+    }
+    one == *other
+}
+
+/// Names go into columns of text, which PostgreSQL keeps without NUL.
+fn storable<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Error> {
+    match names.into_iter().any(|name| name.contains('\0')) {
+        true => Err(Error::Fault("a name with a NUL character".into())),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,271 @@
+//! What the task-store asks of a database engine. An engine decides nothing: core verbs do.
+
+pub(crate) mod postgres;
+pub(crate) mod row;
+pub(crate) mod sqlite;
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use longhaul_core::{LeaseToken, LimitScope, NewTask, Outcome, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
+use longhaul_rpc::{Assignment, Position, TaskCount};
+use tokio::time::Instant;
+
+/// How often a statement with unknown outcome is said again.
+const TRIES_MAX: u32 = 5;
+/// How long it is said again; gRPC's deadline is 8 s.
+const TRYING_MAX: Duration = Duration::from_secs(5);
+/// The pause before the second try; doubled before each further one.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// Why a statement has no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The database could not be reached or was busy. Whether the statement took effect is unknown.
+    #[error("the database does not answer: {0}")]
+    Unknown(String),
+    /// The database refused the statement; it had no effect.
+    #[error("the database refused: {0}")]
+    Failed(String),
+}
+
+impl From<Fault> for longhaul_rpc::Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unknown(_) => Self::Unavailable(fault.to_string()),
+            Fault::Failed(_) => Self::Fault(fault.to_string()),
+        }
+    }
+}
+
+impl From<&sqlx::Error> for Fault {
+    fn from(error: &sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Database(database) => {
+                let code = database.code().unwrap_or_default().into_owned();
+                match passing(&code) {
+                    true => Self::Unknown(format!("{code} {}", database.message())),
+                    // The message of a constraint quotes no values; the detail would.
+                    false => Self::Failed(format!("{code} {}", database.message())),
+                }
+            }
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) | sqlx::Error::RowNotFound => {
+                Self::Failed(error.to_string())
+            }
+            _ => Self::Unknown(error.to_string()),
+        }
+    }
+}
+
+/// Whether an error of this code may not come again: PostgreSQL's classes (transaction rollback, lock not available,
+/// operator intervention, connection, too many connections, read-only), and SQLite's BUSY and LOCKED.
+fn passing(code: &str) -> bool {
+    const CLASSES: [&str; 6] = ["40", "55P03", "57", "08", "53300", "25006"];
+    const SQLITE: [&str; 6] = ["5", "6", "261", "262", "517", "518"];
+    match code.len() {
+        5 => CLASSES.iter().any(|class| code.starts_with(class)),
+        _ => SQLITE.contains(&code),
+    }
+}
+
+/// Says a statement, the same again while its outcome is unknown. Every statement may be repeated without harm.
+pub(crate) async fn insist<T, F>(mut statement: impl FnMut() -> F) -> Result<T, Fault>
+where
+    F: Future<Output = Result<T, Fault>>,
+{
+    let start = Instant::now();
+    let mut pause = PAUSE;
+    for tries in 1.. {
+        match statement().await {
+            Err(Fault::Unknown(why)) if tries < TRIES_MAX && start.elapsed() < TRYING_MAX => {
+                tracing::warn!(why, tries, "a statement is repeated");
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            answer => return answer,
+        }
+    }
+    unreachable!("invariant: the last try returns")
+}
+
+/// A task to insert, with what was granted.
+#[derive(Debug, Clone)]
+pub(crate) struct NewRow {
+    pub new: NewTask,
+    /// [`longhaul_core::Principal::owner`] of the owner.
+    pub owner: String,
+    pub ttl_ms: Option<u64>,
+}
+
+/// The most open tasks; 0 is no limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caps {
+    pub open: u32,
+    pub live: u32,
+}
+
+/// What became of a [`NewRow`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Created {
+    At(Timestamp),
+    /// A task of this id is there already.
+    Known,
+    Full(LimitScope),
+}
+
+/// A task to read.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub id: TaskId,
+    /// Read the outcome too, if the task has ended and belongs to this tenant and owner.
+    pub outcome_for: Option<(String, String)>,
+}
+
+/// What was read.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    /// The database's clock.
+    pub now: Timestamp,
+    pub found: Found,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Found {
+    Task(Box<Stored>),
+    /// Purged, but remembered.
+    Tombstone {
+        tenant: String,
+        owner: String,
+        gone_at: Timestamp,
+    },
+    Nothing,
+}
+
+/// A stored task.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub task: Task,
+    /// Under which claim it is held, or was when it ended.
+    pub token: Option<LeaseToken>,
+    pub outcome: Option<Outcome>,
+}
+
+/// A change to commit.
+#[derive(Debug, Clone)]
+pub(crate) struct Write {
+    pub change: longhaul_core::Change,
+    /// Only if the task is held under this attempt and token.
+    pub held: Option<(u32, LeaseToken)>,
+    /// Only if the lease has run out: a heartbeat may have renewed it since it was read.
+    pub overdue: bool,
+}
+
+/// A committed change.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Committed {
+    pub updated_at: Timestamp,
+    /// When the task was last handed out.
+    pub claimed_at: Option<Timestamp>,
+}
+
+/// A claim of queued tasks.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    pub worker: WorkerId,
+    pub token: LeaseToken,
+    pub tools: Vec<String>,
+    pub max: u32,
+    pub lease: Duration,
+    /// The most bytes of arguments together; a single task may have more.
+    pub bytes_max: u64,
+}
+
+/// How many tasks are in a phase, and since when the oldest.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PhaseCount {
+    pub queued: u64,
+    pub running: u64,
+    pub oldest_queued: Duration,
+    pub oldest_running: Duration,
+}
+
+/// How long things are kept that no task's time to live governs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Retention {
+    pub tombstones: Duration,
+    pub workers: Duration,
+    /// `None` is for ever.
+    pub audit: Option<Duration>,
+    /// Rows of each kind to delete at once.
+    pub rows_max: u32,
+}
+
+pub(crate) type Answer<T> = Result<T, Fault>;
+
+/// A database engine. Every method is one transaction, and may be repeated without harm.
+#[async_trait]
+pub(crate) trait Store: Send + Sync {
+    /// Inserts tasks within the caps, with their audit rows; one answer per row, in order.
+    async fn create(&self, rows: &[NewRow], caps: Caps) -> Answer<Vec<Created>>;
+    /// Reads tasks; one answer per wish, in order.
+    async fn load(&self, wanted: &[Wanted]) -> Answer<Vec<Loaded>>;
+    /// Commits each change whose task is still at the version before it, with its audit row; `None` if it is not.
+    /// No two are of the same task.
+    async fn commit(&self, writes: &[Write]) -> Answer<Vec<Option<Committed>>>;
+    /// Hands out queued tasks, or again those already handed out under the same token.
+    async fn claim(&self, wish: &Wish) -> Answer<Vec<Assignment>>;
+    /// Renews leases; answers which of them the worker still holds.
+    async fn heartbeat(&self, worker: &WorkerId, leases: &[(TaskId, u32)], lease: Duration) -> Answer<HashSet<TaskId>>;
+    /// Tasks of an owner that have not expired, newest first.
+    async fn list(&self, tenant: &str, owner: &str, after: Option<Position>, limit: u32) -> Answer<Vec<Task>>;
+    /// Those that are no longer at the version seen; gone ones at [`u64::MAX`].
+    async fn changed(&self, seen: &[(TaskId, u64)]) -> Answer<Vec<(TaskId, u64)>>;
+    async fn count(&self) -> Answer<TaskCount>;
+    async fn phases(&self) -> Answer<PhaseCount>;
+
+    /// Stores a worker and its tools in place of any of the same name.
+    async fn attach(&self, worker: &WorkerInfo) -> Answer<()>;
+    /// Running tasks of other incarnations of this worker.
+    async fn orphans(&self, worker: &WorkerId, limit: u32) -> Answer<Vec<Task>>;
+    async fn detach(&self, worker: &WorkerId) -> Answer<()>;
+    /// The workers heard of within this time, by name.
+    async fn workers(&self, within: Duration) -> Answer<Vec<WorkerInfo>>;
+
+    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Answer<()>;
+    async fn ended_sessions(&self) -> Answer<Vec<String>>;
+
+    /// Notes that somebody looks for overdue leases; if nobody did for longer than `gap`, every lease gets `lease` more.
+    /// Answers whether leases may be judged now.
+    async fn tick(&self, gap: Duration, lease: Duration) -> Answer<bool>;
+    /// Running tasks whose lease has run out, with the time.
+    async fn overdue(&self, limit: u32) -> Answer<(Timestamp, Vec<Task>)>;
+    /// Open tasks whose time to live has run out, with the time.
+    async fn expired(&self, limit: u32) -> Answer<(Timestamp, Vec<Task>)>;
+    /// Turns ended tasks whose time to live has run out into tombstones; answers how many.
+    async fn purge(&self, limit: u32) -> Answer<u64>;
+    /// Forgets what is past its retention; answers whether there may be more.
+    async fn prune(&self, retention: &Retention) -> Answer<bool>;
+
+    /// Moves the clock on, as if the sweeps had run all the while. For tests.
+    async fn advance_clock(&self, by: Duration) -> Answer<()>;
+    /// Connections: idle and in use.
+    fn connections(&self) -> (u64, u64);
+}
+
+/// Micros of a duration, as the engines take it.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX / 2)
+}
+
+/// Bytes that a payload weighs in a batch.
+pub(crate) fn weight(outcome: Option<&Outcome>) -> usize {
+    let data = |data: &Option<Bytes>| data.as_ref().map_or(0, Bytes::len);
+    match outcome {
+        Some(Outcome::Result { body, .. }) => body.len(),
+        Some(Outcome::Error(error)) => error.message.len() + data(&error.data),
+        Some(Outcome::Cancelled | Outcome::Interrupted(_)) | None => 0,
+    }
+}

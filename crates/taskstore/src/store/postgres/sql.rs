@@ -1,0 +1,308 @@
+//! The statements. A name first; then why, inside.
+
+use crate::store::row::task_columns;
+
+// create
+//
+// The counters of the callers and tenants are locked in order, so that two batches cannot wait for each other and the caps
+// are exact. Within a batch, rows are admitted in their order.
+pub(super) const CREATE: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
+n AS MATERIALIZED (
+  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bigint[], $7::bytea[], $8::text[],
+    $9::text[])
+    WITH ORDINALITY AS n(id, tenant, owner, tool, arguments, ttl_ms, progress_token, session, traceparent, at)
+),
+counter AS MATERIALIZED (
+  SELECT c.tenant, c.owner, c.open FROM counters c
+  JOIN (SELECT tenant, owner FROM n UNION SELECT tenant, '' FROM n) w ON c.tenant = w.tenant AND c.owner = w.owner
+  ORDER BY c.tenant, c.owner FOR UPDATE OF c
+),
+counted AS (
+  SELECT n.*, o.open AS owner_open, t.open AS tenant_open, k.id IS NOT NULL AS known
+  FROM n
+  LEFT JOIN counter o ON o.tenant = n.tenant AND o.owner = n.owner
+  LEFT JOIN counter t ON t.tenant = n.tenant AND t.owner = ''
+  LEFT JOIN tasks k ON k.id = n.id
+),
+of_owner AS (
+  SELECT c.*, $10 = 0 OR owner_open + count(*) FILTER (WHERE NOT known) OVER (PARTITION BY tenant, owner ORDER BY at) <= $10 AS owner_ok
+  FROM counted c
+),
+of_tenant AS MATERIALIZED (
+  SELECT o.*, $11 = 0 OR tenant_open + count(*) FILTER (WHERE NOT known AND owner_ok) OVER (PARTITION BY tenant ORDER BY at) <= $11 AS tenant_ok
+  FROM of_owner o
+),
+added AS (
+  INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent, created_at, updated_at)
+  SELECT id, tenant, owner, tool, arguments, ttl_ms, now + ttl_ms * 1000, progress_token, session, traceparent, now, now
+  FROM of_tenant, clock WHERE NOT known AND owner_ok AND tenant_ok AND owner_open IS NOT NULL AND tenant_open IS NOT NULL
+  ON CONFLICT (id) DO NOTHING
+  RETURNING id, tenant, owner, tool, created_at, traceparent
+),
+audited AS (
+  INSERT INTO audit (at, event, task_id, version, tenant, owner, tool, trace_id)
+  SELECT created_at, $12, id, 1, tenant, owner, tool, split_part(traceparent, '-', 2) FROM added
+),
+-- Materialized, because a flattened UNION ALL comes up empty when a counter is read again after another batch changed it.
+more AS MATERIALIZED (
+  SELECT tenant, owner, count(*) AS many FROM added GROUP BY tenant, owner
+  UNION ALL SELECT tenant, '', count(*) FROM added GROUP BY tenant
+),
+raised AS (
+  UPDATE counters c SET open = c.open + m.many, stored = c.stored + m.many
+  FROM more m WHERE c.tenant = m.tenant AND c.owner = m.owner
+)
+SELECT CASE WHEN added.id IS NOT NULL THEN 'created' WHEN t.known THEN 'known'
+            WHEN t.owner_open IS NULL OR t.tenant_open IS NULL THEN 'uncounted'
+            WHEN NOT owner_ok THEN 'caller' WHEN NOT tenant_ok THEN 'tenant' ELSE 'known' END,
+  added.created_at
+FROM of_tenant t
+LEFT JOIN added ON added.id = t.id AND added.tenant = t.tenant AND added.owner = t.owner AND added.tool = t.tool
+ORDER BY t.at";
+
+// count_new
+pub(super) const COUNT_NEW: &str = "
+INSERT INTO counters (tenant, owner)
+SELECT tenant, owner FROM unnest($1::text[], $2::text[]) AS n(tenant, owner) ON CONFLICT DO NOTHING";
+
+// load
+//
+// The tombstone is always looked for, so that a task that is not there and one that is not yours take the same way.
+pub(super) const LOAD: &str = concat!(
+    "SELECT ",
+    task_columns!("t"),
+    ", CASE WHEN yours THEN t.result END, CASE WHEN yours THEN t.error_code END, CASE WHEN yours THEN t.error_message END,
+  yours::int, longhaul_now(), g.tenant, g.owner, g.gone_at
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS w(id, tenant, owner, at)
+LEFT JOIN tasks t ON t.id = w.id
+LEFT JOIN tombstones g ON g.id = w.id
+CROSS JOIN LATERAL (SELECT coalesce(t.tenant = w.tenant AND t.owner = w.owner AND t.phase = 'ended', false) AS yours) y
+ORDER BY w.at"
+);
+
+// commit
+//
+// A report, or an ending. An ending lowers the counters, which are locked in order.
+pub(super) const COMMIT: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
+c AS MATERIALIZED (
+  SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bytea[], $6::float8[], $7::float8[], $8::bytea[],
+    $9::bytea[], $10::int[], $11::bytea[], $12::int[], $13::text[], $14::bool[], $15::text[])
+    WITH ORDINALITY AS c(id, version, phase, ending, status_message, progress, progress_total, progress_message,
+      result, error_code, error_message, attempt, token, overdue, event, at)
+),
+done AS (
+  UPDATE tasks t SET phase = c.phase, ending = c.ending, version = c.version, status_message = c.status_message,
+    progress = c.progress, progress_total = c.progress_total, progress_message = c.progress_message,
+    result = c.result, error_code = c.error_code, error_message = c.error_message, updated_at = greatest(t.updated_at, clock.now)
+  FROM c, clock
+  WHERE t.id = c.id AND t.version = c.version - 1 AND t.phase <> 'ended'
+    AND (c.token IS NULL OR (t.lease_token = c.token AND t.attempt = c.attempt))
+    AND (NOT c.overdue OR t.lease_until <= clock.now)
+  RETURNING c.at, t.id, t.tenant, t.owner, t.tool, t.version, t.ending, t.updated_at, t.claimed_at, t.traceparent, c.event
+),
+audited AS (
+  INSERT INTO audit (at, event, task_id, version, tenant, owner, tool, reason, trace_id)
+  SELECT updated_at, event, id, version, tenant, owner, tool, ending, split_part(traceparent, '-', 2)
+  FROM done WHERE event IS NOT NULL
+),
+fewer AS MATERIALIZED (
+  SELECT tenant, owner, count(*) AS many FROM done WHERE ending IS NOT NULL GROUP BY tenant, owner
+  UNION ALL SELECT tenant, '', count(*) FROM done WHERE ending IS NOT NULL GROUP BY tenant
+),
+counter AS MATERIALIZED (
+  SELECT k.tenant, k.owner, f.many FROM counters k JOIN fewer f ON k.tenant = f.tenant AND k.owner = f.owner
+  ORDER BY k.tenant, k.owner FOR UPDATE OF k
+),
+lowered AS (
+  UPDATE counters k SET open = k.open - c.many FROM counter c WHERE k.tenant = c.tenant AND k.owner = c.owner
+)
+SELECT at, updated_at, claimed_at FROM done";
+
+// claim
+//
+// What this token holds already, or else the oldest tasks, one tenant after the other. Candidates are found without a
+// lock and locked one by one until there are enough; one that another task-store is taking is passed over.
+pub(super) const CLAIM: &str = concat!(
+    "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
+held AS MATERIALIZED (
+  SELECT id FROM tasks WHERE phase = 'running' AND worker_name = $1 AND worker_incarnation = $2 AND lease_token = $3
+),
+busy AS (
+  SELECT tenant FROM counters WHERE owner = '' AND open > 0 ORDER BY random() LIMIT $7
+),
+candidate AS MATERIALIZED (
+  SELECT q.id, row_number() OVER (PARTITION BY busy.tenant ORDER BY q.created_at, q.id) AS turn, q.created_at
+  FROM busy, clock, LATERAL (
+    SELECT id, created_at FROM tasks
+    WHERE tenant = busy.tenant AND phase = 'queued' AND tool = ANY($4) AND (expires_at IS NULL OR expires_at > clock.now)
+    ORDER BY created_at, id LIMIT $5 + $6
+  ) q
+  WHERE NOT EXISTS (SELECT FROM held)
+    -- a process that was replaced by a newer one of its name gets nothing
+    AND NOT EXISTS (SELECT FROM workers WHERE name = $1 AND incarnation <> $2)
+  ORDER BY turn, q.created_at, q.id LIMIT $5 + $6
+),
+locked AS MATERIALIZED (
+  SELECT t.id, octet_length(t.arguments) AS bytes, c.turn, c.created_at
+  FROM candidate c JOIN tasks t ON t.id = c.id WHERE t.phase = 'queued'
+  ORDER BY c.turn, c.created_at, c.id LIMIT $5 FOR UPDATE OF t SKIP LOCKED
+),
+taken AS MATERIALIZED (
+  SELECT id, slot FROM (
+    SELECT id, row_number() OVER w AS slot, sum(bytes) OVER w AS total FROM locked WINDOW w AS (ORDER BY turn, created_at, id)
+  ) s WHERE slot = 1 OR total <= $8
+),
+handed AS (
+  UPDATE tasks t SET phase = 'running', attempt = t.attempt + 1, version = t.version + 1,
+    worker_name = $1, worker_incarnation = $2, lease_token = $3, lease_slot = taken.slot, lease_until = clock.now + $9,
+    claimed_at = clock.now, updated_at = greatest(t.updated_at, clock.now)
+  FROM taken, clock WHERE t.id = taken.id
+  RETURNING t.*
+),
+answer AS (
+  SELECT * FROM handed UNION ALL SELECT t.* FROM held JOIN tasks t ON t.id = held.id WHERE t.phase = 'running'
+)
+SELECT ",
+    task_columns!("a"),
+    ", a.arguments, a.traceparent FROM answer a ORDER BY a.lease_slot"
+);
+
+// heartbeat
+pub(super) const HEARTBEAT: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
+seen AS (
+  UPDATE workers w SET last_seen = clock.now FROM clock WHERE w.name = $1 AND w.incarnation = $2
+)
+UPDATE tasks t SET lease_until = clock.now + $5
+FROM unnest($3::text[], $4::int[]) AS b(id, attempt), clock
+WHERE t.id = b.id AND t.attempt = b.attempt AND t.phase = 'running' AND t.worker_name = $1 AND t.worker_incarnation = $2
+RETURNING t.id";
+
+// list
+pub(super) const LIST: &str = concat!(
+    "SELECT ",
+    task_columns!("t"),
+    " FROM tasks t
+WHERE t.tenant = $1 AND t.owner = $2 AND (t.created_at, t.id) < ($3, $4)
+  AND (t.expires_at IS NULL OR t.expires_at > longhaul_now())
+ORDER BY t.created_at DESC, t.id DESC LIMIT $5"
+);
+
+// changed
+pub(super) const CHANGED: &str = "
+SELECT s.id, t.version
+FROM unnest($1::text[], $2::bigint[]) AS s(id, version)
+LEFT JOIN tasks t ON t.id = s.id AND (t.expires_at IS NULL OR t.expires_at > longhaul_now())
+WHERE t.version IS DISTINCT FROM s.version";
+
+// count
+//
+// Counters, less what has expired and waits for its purge.
+pub(super) const COUNT: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
+SELECT (coalesce(sum(stored), 0)
+    - (SELECT count(*) FROM tasks, clock WHERE phase = 'ended' AND expires_at <= now)
+    - (SELECT count(*) FROM tasks, clock WHERE phase <> 'ended' AND expires_at <= now))::bigint,
+  (coalesce(sum(open), 0) - (SELECT count(*) FROM tasks, clock WHERE phase <> 'ended' AND expires_at <= now))::bigint
+FROM counters WHERE owner = ''";
+
+// phases
+pub(super) const PHASES: &str = "
+SELECT count(*) FILTER (WHERE phase = 'queued'), count(*) FILTER (WHERE phase = 'running'),
+  longhaul_now() - min(created_at) FILTER (WHERE phase = 'queued'),
+  longhaul_now() - min(claimed_at) FILTER (WHERE phase = 'running')
+FROM tasks WHERE phase <> 'ended'";
+
+// attach
+pub(super) const ATTACH: &str = "
+INSERT INTO workers (name, incarnation, url, tools, last_seen) VALUES ($1, $2, $3, $4, longhaul_now())
+ON CONFLICT (name) DO UPDATE
+SET incarnation = excluded.incarnation, url = excluded.url, tools = excluded.tools, last_seen = excluded.last_seen";
+
+// orphans
+pub(super) const ORPHANS: &str = concat!(
+    "SELECT ",
+    task_columns!("t"),
+    " FROM tasks t WHERE t.phase = 'running' AND t.worker_name = $1 AND t.worker_incarnation <> $2 LIMIT $3"
+);
+
+// workers
+pub(super) const WORKERS: &str = "
+SELECT name, incarnation, url, tools FROM workers WHERE last_seen > longhaul_now() - $1 ORDER BY name";
+
+// tick
+pub(super) const TICK: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
+UPDATE sweeps s SET last_tick = clock.now,
+  grace_until = CASE WHEN clock.now - s.last_tick > $1 THEN clock.now + $2 ELSE s.grace_until END
+FROM clock
+RETURNING (clock.now >= s.grace_until)::int";
+
+// overdue
+pub(super) const OVERDUE: &str = concat!(
+    "WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now) SELECT ",
+    task_columns!("t"),
+    ", clock.now FROM tasks t, clock WHERE t.phase = 'running' AND t.lease_until <= clock.now LIMIT $1"
+);
+
+// expired
+pub(super) const EXPIRED: &str = concat!(
+    "WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now) SELECT ",
+    task_columns!("t"),
+    ", clock.now FROM tasks t, clock WHERE t.phase <> 'ended' AND t.expires_at <= clock.now ORDER BY t.expires_at LIMIT $1"
+);
+
+// purge
+pub(super) const PURGE: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
+old AS MATERIALIZED (
+  SELECT t.id FROM tasks t, clock WHERE t.phase = 'ended' AND t.expires_at <= clock.now
+  ORDER BY t.expires_at LIMIT $1 FOR UPDATE OF t SKIP LOCKED
+),
+gone AS (
+  DELETE FROM tasks t USING old WHERE t.id = old.id RETURNING t.id, t.tenant, t.owner, t.expires_at
+),
+buried AS (
+  INSERT INTO tombstones (id, tenant, owner, gone_at) SELECT id, tenant, owner, expires_at FROM gone ON CONFLICT DO NOTHING
+),
+fewer AS MATERIALIZED (
+  SELECT tenant, owner, count(*) AS many FROM gone GROUP BY tenant, owner
+  UNION ALL SELECT tenant, '', count(*) FROM gone GROUP BY tenant
+),
+counter AS MATERIALIZED (
+  SELECT k.tenant, k.owner, f.many FROM counters k JOIN fewer f ON k.tenant = f.tenant AND k.owner = f.owner
+  ORDER BY k.tenant, k.owner FOR UPDATE OF k
+),
+lowered AS (
+  UPDATE counters k SET stored = k.stored - c.many FROM counter c WHERE k.tenant = c.tenant AND k.owner = c.owner
+)
+SELECT count(*) FROM gone";
+
+// prune
+//
+// Each kind at most $4 rows. Counters that are locked are in use: they are passed over.
+pub(super) const PRUNE: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
+stones AS (
+  DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones, clock WHERE gone_at <= now - $1 LIMIT $4) RETURNING 1
+),
+sessions AS (
+  DELETE FROM ended_sessions WHERE session IN (SELECT session FROM ended_sessions, clock WHERE expires_at <= now LIMIT $4) RETURNING 1
+),
+idle AS (
+  DELETE FROM workers w USING clock WHERE w.last_seen <= clock.now - $2 RETURNING 1
+),
+lines AS (
+  DELETE FROM audit WHERE id IN (SELECT id FROM audit, clock WHERE at <= now - $3::bigint ORDER BY id LIMIT $4) RETURNING 1
+),
+zero AS MATERIALIZED (
+  SELECT tenant, owner FROM counters WHERE open = 0 AND stored = 0 LIMIT $4 FOR UPDATE SKIP LOCKED
+),
+unused AS (
+  DELETE FROM counters c USING zero z WHERE c.tenant = z.tenant AND c.owner = z.owner RETURNING 1
+)
+SELECT greatest((SELECT count(*) FROM stones), (SELECT count(*) FROM sessions), (SELECT count(*) FROM idle),
+  (SELECT count(*) FROM lines), (SELECT count(*) FROM unused))";

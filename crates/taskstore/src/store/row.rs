@@ -1,0 +1,276 @@
+//! Rows and values: how a task lies in the tables.
+
+use bytes::Bytes;
+use longhaul_core::{
+    CallError, Ending, Interruption, Lease, LeaseToken, Outcome, Phase, Principal, Progress, Task, TaskSupport, TenantId,
+    Timestamp, ToolDef, WorkerId, WorkerInfo,
+};
+use longhaul_rpc::Assignment;
+use serde::{Deserialize, Serialize};
+use sqlx::{ColumnIndex, Decode, Row, Type};
+
+use super::{Fault, Stored};
+
+/// The columns of [`task`], of the table called `$t` in the statement.
+macro_rules! task_columns {
+    ($t:literal) => {
+        concat!(
+            $t, ".id, ", $t, ".tenant, ", $t, ".owner, ", $t, ".tool, ", $t, ".phase, ", $t, ".ending, ", $t, ".version, ",
+            $t, ".attempt, ", $t, ".worker_name, ", $t, ".worker_incarnation, ", $t, ".lease_token, ", $t, ".lease_until, ",
+            $t, ".status_message, ", $t, ".progress, ", $t, ".progress_total, ", $t, ".progress_message, ",
+            $t, ".progress_token, ", $t, ".session, ", $t, ".created_at, ", $t, ".updated_at, ", $t, ".ttl_ms"
+        )
+    };
+}
+pub(crate) use task_columns;
+
+/// Their places in a row.
+pub(crate) mod at {
+    pub const ID: usize = 0;
+    pub const TENANT: usize = 1;
+    pub const OWNER: usize = 2;
+    pub const TOOL: usize = 3;
+    pub const PHASE: usize = 4;
+    pub const ENDING: usize = 5;
+    pub const VERSION: usize = 6;
+    pub const ATTEMPT: usize = 7;
+    pub const WORKER_NAME: usize = 8;
+    pub const WORKER_INCARNATION: usize = 9;
+    pub const LEASE_TOKEN: usize = 10;
+    pub const LEASE_UNTIL: usize = 11;
+    pub const STATUS_MESSAGE: usize = 12;
+    pub const PROGRESS: usize = 13;
+    pub const PROGRESS_TOTAL: usize = 14;
+    pub const PROGRESS_MESSAGE: usize = 15;
+    pub const PROGRESS_TOKEN: usize = 16;
+    pub const SESSION: usize = 17;
+    pub const CREATED_AT: usize = 18;
+    pub const UPDATED_AT: usize = 19;
+    pub const TTL_MS: usize = 20;
+    /// What a statement selects beyond a task.
+    pub const MORE: usize = 21;
+}
+
+/// A row of either engine.
+pub(crate) trait TaskRow {
+    fn text(&self, at: usize) -> Result<Option<String>, Fault>;
+    fn blob(&self, at: usize) -> Result<Option<Bytes>, Fault>;
+    fn long(&self, at: usize) -> Result<Option<i64>, Fault>;
+    fn int(&self, at: usize) -> Result<Option<i32>, Fault>;
+    fn real(&self, at: usize) -> Result<Option<f64>, Fault>;
+}
+
+impl<R: Row> TaskRow for R
+where
+    usize: ColumnIndex<R>,
+    for<'r> &'r str: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> &'r [u8]: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i32: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> f64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn text(&self, at: usize) -> Result<Option<String>, Fault> {
+        Ok(self.try_get::<Option<&str>, _>(at).map_err(odd)?.map(str::to_owned))
+    }
+    fn blob(&self, at: usize) -> Result<Option<Bytes>, Fault> {
+        Ok(self.try_get::<Option<&[u8]>, _>(at).map_err(odd)?.map(Bytes::copy_from_slice))
+    }
+    fn long(&self, at: usize) -> Result<Option<i64>, Fault> {
+        self.try_get(at).map_err(odd)
+    }
+    fn int(&self, at: usize) -> Result<Option<i32>, Fault> {
+        self.try_get(at).map_err(odd)
+    }
+    fn real(&self, at: usize) -> Result<Option<f64>, Fault> {
+        self.try_get(at).map_err(odd)
+    }
+}
+
+fn odd(error: sqlx::Error) -> Fault {
+    Fault::Failed(format!("a row of another shape: {error}"))
+}
+
+/// A column that must be there.
+pub(crate) fn there<T>(value: Option<T>, what: &str) -> Result<T, Fault> {
+    value.ok_or_else(|| Fault::Failed(format!("a row without {what}")))
+}
+
+pub(crate) fn id<R: TaskRow>(row: &R, at: usize) -> Result<longhaul_core::TaskId, Fault> {
+    there(row.text(at)?, "id")?.parse().map_err(|_| Fault::Failed("a row with an id of another shape".into()))
+}
+
+pub(crate) fn moment<R: TaskRow>(row: &R, at: usize) -> Result<Timestamp, Fault> {
+    Ok(Timestamp::from_micros(there(row.long(at)?, "a moment")?))
+}
+
+/// The first [`at::MORE`] columns as a task.
+pub(crate) fn task<R: TaskRow>(row: &R) -> Result<Task, Fault> {
+    let owner = there(row.text(at::OWNER)?, "owner")?;
+    let tenant = TenantId::new(there(row.text(at::TENANT)?, "tenant")?);
+    let phase = match there(row.text(at::PHASE)?, "phase")?.as_str() {
+        "queued" => Phase::Queued,
+        "running" => Phase::Running(Lease {
+            worker: WorkerId {
+                name: there(row.text(at::WORKER_NAME)?, "worker_name")?,
+                incarnation: there(row.text(at::WORKER_INCARNATION)?, "worker_incarnation")?,
+            },
+            token: LeaseToken(there(row.text(at::LEASE_TOKEN)?, "lease_token")?),
+            until: moment(row, at::LEASE_UNTIL)?,
+        }),
+        _ => Phase::Ended(ending_from(&there(row.text(at::ENDING)?, "ending")?)?),
+    };
+    let progress = match row.real(at::PROGRESS)? {
+        Some(progress) => Some(Progress {
+            progress,
+            total: row.real(at::PROGRESS_TOTAL)?,
+            message: utf8(row.blob(at::PROGRESS_MESSAGE)?)?,
+        }),
+        None => None,
+    };
+    Ok(Task {
+        id: id(row, at::ID)?,
+        owner: there(Principal::from_owner(tenant, &owner), "an owner")?,
+        tool: there(row.text(at::TOOL)?, "tool")?,
+        phase,
+        version: there(row.long(at::VERSION)?, "version")? as u64,
+        attempt: there(row.int(at::ATTEMPT)?, "attempt")? as u32,
+        status_message: utf8(row.blob(at::STATUS_MESSAGE)?)?,
+        progress,
+        progress_token: row.blob(at::PROGRESS_TOKEN)?,
+        session: row.text(at::SESSION)?,
+        created_at: moment(row, at::CREATED_AT)?,
+        updated_at: moment(row, at::UPDATED_AT)?,
+        ttl_ms: row.long(at::TTL_MS)?.map(|ms| ms as u64),
+    })
+}
+
+/// A task, its token, and its outcome from the three columns at `outcome` if `wanted` says so.
+pub(crate) fn stored<R: TaskRow>(row: &R, outcome: usize, wanted: bool) -> Result<Stored, Fault> {
+    let task = task(row)?;
+    let token = row.text(at::LEASE_TOKEN)?.map(LeaseToken);
+    let outcome = match task.ending() {
+        Some(ending) if wanted => {
+            let (body, code) = (row.blob(outcome)?, row.int(outcome + 1)?);
+            Some(outcome_from(ending, body, code, row.blob(outcome + 2)?)?)
+        }
+        Some(_) | None => None,
+    };
+    Ok(Stored { task, token, outcome })
+}
+
+/// A task with `arguments` and `traceparent` after it.
+pub(crate) fn assignment<R: TaskRow>(row: &R) -> Result<Assignment, Fault> {
+    Ok(Assignment {
+        task: task(row)?,
+        arguments: there(row.blob(at::MORE)?, "arguments")?,
+        traceparent: row.text(at::MORE + 1)?,
+    })
+}
+
+/// `name, incarnation, url, tools` as a worker.
+pub(crate) fn worker<R: TaskRow>(row: &R) -> Result<WorkerInfo, Fault> {
+    Ok(WorkerInfo {
+        id: WorkerId { name: there(row.text(0)?, "name")?, incarnation: there(row.text(1)?, "incarnation")? },
+        url: row.text(2)?,
+        tools: tools_from(&there(row.blob(3)?, "tools")?)?,
+    })
+}
+
+fn utf8(bytes: Option<Bytes>) -> Result<Option<String>, Fault> {
+    bytes.map(|bytes| String::from_utf8(bytes.into())).transpose().map_err(|_| Fault::Failed("text is not UTF-8".into()))
+}
+
+/// How an ending is spelt in a row.
+pub(crate) const fn ending(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Result { is_error: false } => "result",
+        Ending::Result { is_error: true } => "tool_error",
+        Ending::Error => "error",
+        Ending::Cancelled => "cancelled",
+        Ending::Interrupted(Interruption::WorkerLost) => "worker_lost",
+        Ending::Interrupted(Interruption::Drained) => "drained",
+        Ending::Interrupted(Interruption::Expired) => "expired",
+    }
+}
+
+fn ending_from(text: &str) -> Result<Ending, Fault> {
+    Ok(match text {
+        "result" => Ending::Result { is_error: false },
+        "tool_error" => Ending::Result { is_error: true },
+        "error" => Ending::Error,
+        "cancelled" => Ending::Cancelled,
+        "worker_lost" => Ending::Interrupted(Interruption::WorkerLost),
+        "drained" => Ending::Interrupted(Interruption::Drained),
+        "expired" => Ending::Interrupted(Interruption::Expired),
+        _ => return Err(Fault::Failed("an ending of another version".into())),
+    })
+}
+
+/// How a phase is spelt in a row.
+pub(crate) const fn phase(phase: &Phase) -> &'static str {
+    match phase {
+        Phase::Queued => "queued",
+        Phase::Running(_) => "running",
+        Phase::Ended(_) => "ended",
+    }
+}
+
+/// An outcome as columns: result or error data, error code, error message.
+pub(crate) fn outcome(outcome: Option<&Outcome>) -> (Option<&[u8]>, Option<i32>, Option<&[u8]>) {
+    match outcome {
+        Some(Outcome::Result { body, .. }) => (Some(body), None, None),
+        Some(Outcome::Error(error)) => (error.data.as_deref(), Some(error.code), Some(error.message.as_bytes())),
+        Some(Outcome::Cancelled | Outcome::Interrupted(_)) | None => (None, None, None),
+    }
+}
+
+fn outcome_from(ending: Ending, body: Option<Bytes>, code: Option<i32>, message: Option<Bytes>) -> Result<Outcome, Fault> {
+    Ok(match ending {
+        Ending::Result { is_error } => Outcome::Result { is_error, body: there(body, "result")? },
+        Ending::Error => Outcome::Error(CallError {
+            code: there(code, "error_code")?,
+            message: utf8(message)?.unwrap_or_default(),
+            data: body,
+        }),
+        Ending::Cancelled => Outcome::Cancelled,
+        Ending::Interrupted(why) => Outcome::Interrupted(why),
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredTool(String, u8, String);
+
+/// A worker's tools as one column.
+pub(crate) fn tools(tools: &[ToolDef]) -> Result<Vec<u8>, Fault> {
+    let tools: Vec<_> = tools
+        .iter()
+        .map(|tool| {
+            let support = match tool.task_support {
+                TaskSupport::Forbidden => 0,
+                TaskSupport::Optional => 1,
+                TaskSupport::Required => 2,
+            };
+            let definition = std::str::from_utf8(&tool.definition);
+            let definition = definition.map_err(|_| Fault::Failed(format!("the tool {:?} is not UTF-8", tool.name)))?;
+            Ok(StoredTool(tool.name.clone(), support, definition.to_owned()))
+        })
+        .collect::<Result<_, Fault>>()?;
+    serde_json::to_vec(&tools).map_err(|error| Fault::Failed(error.to_string()))
+}
+
+/// Reads what [`tools`] wrote.
+fn tools_from(column: &[u8]) -> Result<Vec<ToolDef>, Fault> {
+    let tools: Vec<StoredTool> = serde_json::from_slice(column).map_err(|error| Fault::Failed(error.to_string()))?;
+    Ok(tools
+        .into_iter()
+        .map(|StoredTool(name, support, definition)| ToolDef {
+            name,
+            task_support: match support {
+                0 => TaskSupport::Forbidden,
+                1 => TaskSupport::Optional,
+                _ => TaskSupport::Required,
+            },
+            definition: definition.into(),
+        })
+        .collect())
+}

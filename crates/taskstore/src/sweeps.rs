@@ -1,0 +1,125 @@
+//! What happens without anybody asking: leases run out, time to live ends, old rows go.
+//!
+//! Each sweep is a function that tests call; its loop is three lines. Any number of replicas may sweep at once.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::future::join_all;
+use longhaul_core::{Change, Refusal, Task, Timestamp};
+use longhaul_rpc::Error;
+use tokio::time::MissedTickBehavior;
+
+use crate::TaskStore;
+use crate::metrics;
+use crate::store::{Retention, Write, insist};
+
+/// Tasks ended or purged in one statement.
+const SWEEP_ROWS: u32 = 500;
+/// Statements of one sweep; the rest is left to the next one.
+const ROUNDS_MAX: u32 = 200;
+/// How often expired rows are deleted and the gauges set.
+pub(crate) const PURGE_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const GAUGES_EVERY: Duration = Duration::from_secs(5);
+/// A worker not heard of for so long is forgotten. Much longer than any outage, because only a new attach brings it back.
+const WORKERS_KEPT: Duration = Duration::from_secs(24 * 3600);
+
+impl TaskStore {
+    /// Ends the tasks whose lease has run out as interrupted; answers how many. After a time in which no task-store looked,
+    /// as when the database was away, every lease gets its full length again: an outage by itself interrupts nothing.
+    pub async fn interrupt(&self) -> Result<u64, Error> {
+        let (store, lease) = (&self.inner.store, self.inner.config.lease);
+        let mut ended = 0;
+        if !insist(|| store.tick(3 * self.inner.config.sweep(), lease)).await? {
+            return Ok(ended);
+        }
+        for _ in 0..ROUNDS_MAX {
+            let (now, tasks) = insist(|| store.overdue(SWEEP_ROWS)).await?;
+            let full = tasks.len() >= SWEEP_ROWS as usize;
+            ended += self.end(tasks, now, |task, now| task.interrupt(now), true).await?;
+            if !full {
+                break;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Ends the open tasks whose time to live has run out; answers how many.
+    pub async fn expire(&self) -> Result<u64, Error> {
+        let mut ended = 0;
+        for _ in 0..ROUNDS_MAX {
+            let (now, tasks) = insist(|| self.inner.store.expired(SWEEP_ROWS)).await?;
+            let full = tasks.len() >= SWEEP_ROWS as usize;
+            ended += self.end(tasks, now, |task, now| task.expire(now), false).await?;
+            if !full {
+                break;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Deletes expired tasks, and whatever else is past its retention; answers how many tasks.
+    pub async fn purge(&self) -> Result<u64, Error> {
+        let (store, config) = (&self.inner.store, &self.inner.config);
+        let mut purged = 0;
+        for _ in 0..ROUNDS_MAX {
+            let some = insist(|| store.purge(SWEEP_ROWS)).await?;
+            metrics::purged(some);
+            purged += some;
+            if some < u64::from(SWEEP_ROWS) {
+                break;
+            }
+        }
+        let days = u64::from(config.audit_retention_days);
+        let retention = Retention {
+            tombstones: config.tombstone,
+            workers: WORKERS_KEPT,
+            audit: (days > 0).then(|| Duration::from_secs(days * 24 * 3600)),
+            rows_max: SWEEP_ROWS,
+        };
+        for _ in 0..ROUNDS_MAX {
+            if !insist(|| store.prune(&retention)).await? {
+                break;
+            }
+        }
+        Ok(purged)
+    }
+
+    /// Sets the gauges.
+    pub(crate) async fn gauge(&self) -> Result<u64, Error> {
+        let store = &self.inner.store;
+        metrics::phases(insist(|| store.phases()).await?, store.connections());
+        Ok(0)
+    }
+
+    /// Ends tasks; one that has moved on meanwhile is left as it is.
+    pub(crate) async fn end(
+        &self,
+        tasks: Vec<Task>,
+        now: Timestamp,
+        verb: fn(Task, Timestamp) -> Result<Change, Refusal>,
+        overdue: bool,
+    ) -> Result<u64, Error> {
+        let writes = tasks.into_iter().filter_map(|task| verb(task, now).ok());
+        let commits = writes.map(|change| self.inner.commits.put(Write { change, held: None, overdue }));
+        let mut ended = 0;
+        for committed in join_all(commits).await {
+            ended += u64::from(committed?.is_some());
+        }
+        Ok(ended)
+    }
+}
+
+/// Sweeps again and again; for as long as it fails, the next time tries again.
+pub(crate) async fn every<F: Future<Output = Result<u64, Error>>>(period: Duration, name: &'static str, sweep: impl Fn() -> F) {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match sweep().await {
+            Ok(0) => {}
+            Ok(tasks) => tracing::info!(sweep = name, tasks, "swept"),
+            Err(error) => tracing::warn!(sweep = name, %error, "a sweep failed"),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! A database of its own for each test, and short ways to say things to a task-store.
+
+use std::str::FromStr as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use longhaul_bus::{Bus, LocalBus};
+use longhaul_core::{
+    Caller, Fence, LeaseToken, NewTask, Outcome, Phase, Principal, Task, TaskId, TaskSupport, TenantId, ToolDef, TtlWish,
+    WorkerId, WorkerInfo,
+};
+use longhaul_rpc::{Assignment, Claim, Work as _};
+use longhaul_taskstore::{Config, TaskStore};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Row as _};
+
+/// Long, so that a slow test machine does not look like a silent worker.
+pub const LEASE: Duration = Duration::from_secs(300);
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+pub struct World {
+    pub url: String,
+    pub bus: Arc<dyn Bus>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl World {
+    pub fn sqlite() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("longhaul.db").display());
+        Self { url, bus: Arc::new(LocalBus::new()), _folder: Some(folder) }
+    }
+
+    pub async fn postgres() -> Self {
+        let url = Self::empty_postgres().await;
+        longhaul_taskstore::migrate(&url).await.unwrap();
+        Self { url, bus: Arc::new(LocalBus::new()), _folder: None }
+    }
+
+    /// A database without a schema.
+    pub async fn empty_postgres() -> String {
+        #[expect(clippy::disallowed_methods, reason = "the one place where the tests learn of their server")]
+        let server = std::env::var("LONGHAUL_TEST_POSTGRES");
+        let server = server.expect("run `make test`, which starts Postgres and Redis");
+        let name = format!("store_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let server = PgConnectOptions::from_str(&server).unwrap();
+        let mut admin = server.connect().await.unwrap();
+        sqlx::query(AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name}"))).execute(&mut admin).await.unwrap();
+        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await.unwrap();
+        admin.close().await.unwrap();
+        server.database(&name).to_url_lossy().into()
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        self.url.starts_with("postgres")
+    }
+
+    pub fn config(&self) -> Config {
+        Config {
+            database_url: self.url.clone(),
+            max_connections: 8,
+            allow_unsafe_durability: true,
+            lease: LEASE,
+            ..Config::default()
+        }
+    }
+
+    pub async fn store(&self) -> TaskStore {
+        self.store_with(|_| {}).await
+    }
+
+    pub async fn store_with(&self, change: impl FnOnce(&mut Config)) -> TaskStore {
+        let mut config = self.config();
+        change(&mut config);
+        TaskStore::build(config, self.bus.clone()).await.unwrap()
+    }
+
+    /// Past the task-store: the one text column of a query.
+    pub async fn texts(&self, sql: &'static str) -> Vec<String> {
+        if self.is_postgres() {
+            let mut connection = PgConnectOptions::from_str(&self.url).unwrap().connect().await.unwrap();
+            let rows = sqlx::query(sql).fetch_all(&mut connection).await.unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
+        } else {
+            let mut connection = self.sqlite_connection().await;
+            let rows = sqlx::query(sql).fetch_all(&mut connection).await.unwrap();
+            rows.iter().map(|row| row.get(0)).collect()
+        }
+    }
+
+    /// Past the task-store: the rows changed, or the database's complaint.
+    pub async fn execute(&self, sql: &'static str) -> Result<u64, String> {
+        if self.is_postgres() {
+            let mut connection = PgConnectOptions::from_str(&self.url).unwrap().connect().await.unwrap();
+            let done = sqlx::query(sql).execute(&mut connection).await;
+            done.map(|done| done.rows_affected()).map_err(|error| error.to_string())
+        } else {
+            let mut connection = self.sqlite_connection().await;
+            let done = sqlx::query(sql).execute(&mut connection).await;
+            done.map(|done| done.rows_affected()).map_err(|error| error.to_string())
+        }
+    }
+
+    /// A statement for the server that cannot be a literal.
+    pub async fn execute_owned(&self, sql: String) {
+        let mut connection = PgConnectOptions::from_str(&self.url).unwrap().connect().await.unwrap();
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
+    }
+
+    async fn sqlite_connection(&self) -> sqlx::SqliteConnection {
+        sqlx::sqlite::SqliteConnectOptions::from_str(&self.url).unwrap().connect().await.unwrap()
+    }
+}
+
+/// Runs beside the test.
+pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> tokio::task::JoinHandle<T> {
+    tokio_util::task::TaskTracker::new().spawn(work)
+}
+
+pub fn id() -> TaskId {
+    // Unlike one another over the whole range, as random ones are; the odd factor makes it a bijection.
+    TaskId::from_random(u128::from(NEXT.fetch_add(1, Ordering::Relaxed)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+}
+
+pub fn agent(tenant: &str, name: &str) -> Principal {
+    Principal { tenant: TenantId::new(tenant), caller: Caller::Agent(name.into()) }
+}
+
+pub fn ann() -> Principal {
+    agent("acme", "ann")
+}
+
+pub fn new_task(owner: &Principal) -> NewTask {
+    NewTask {
+        id: id(),
+        owner: owner.clone(),
+        tool: "echo".into(),
+        arguments: Bytes::from_static(b"{}"),
+        ttl: TtlWish::Unsaid,
+        progress_token: None,
+        session: None,
+        traceparent: None,
+    }
+}
+
+pub fn worker(name: &str) -> WorkerId {
+    WorkerId { name: name.into(), incarnation: "1".into() }
+}
+
+pub fn worker_info(id: &WorkerId, tools: &[&str]) -> WorkerInfo {
+    let tool = |name: &&str| ToolDef {
+        name: (*name).into(),
+        task_support: TaskSupport::Required,
+        definition: format!(r#"{{"name":"{name}","x":1e2}}"#).into(),
+    };
+    WorkerInfo { id: id.clone(), url: Some("memory://w".into()), tools: tools.iter().map(tool).collect() }
+}
+
+pub fn wish(worker: &WorkerId, token: &str, max: u32) -> Claim {
+    let tools = vec!["echo".into()];
+    Claim { worker: worker.clone(), token: LeaseToken(token.into()), tools, max, wait: Duration::ZERO }
+}
+
+/// Claims one task that must be there.
+pub async fn claim(store: &TaskStore, token: &str) -> Assignment {
+    let mut tasks = store.claim(wish(&worker("w"), token, 1)).await.unwrap();
+    assert_eq!(tasks.len(), 1);
+    tasks.remove(0)
+}
+
+pub fn fence(task: &Task) -> Fence {
+    let Phase::Running(lease) = &task.phase else { panic!("{task:?} does not run") };
+    Fence { id: task.id, attempt: task.attempt, token: lease.token.clone() }
+}
+
+pub fn done(body: &'static str) -> Outcome {
+    Outcome::Result { is_error: false, body: Bytes::from_static(body.as_bytes()) }
+}

@@ -1,0 +1,339 @@
+//! A task-store in memory: the core's verbs, a record of all that was asked, and faults on demand.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use longhaul_core::{
+    Caller, Change, Fence, Lease, Outcome, Phase, Principal, Refusal, Task, TaskId, TenantId, Timestamp, WorkerId,
+    WorkerInfo,
+};
+use longhaul_rpc::client::{CallsClient, Target};
+use longhaul_rpc::{Assignment, Claim, Directive, Directives, Error, Links, Report, Server, ServiceToken, Work};
+use longhaul_worker::{Config, Listening, Worker};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+
+/// What a worker asked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asked {
+    Attach(WorkerInfo),
+    Claim(Claim),
+    Heartbeat(Vec<(TaskId, u32)>),
+    Report(TaskId, Report),
+    Complete(Fence, Outcome),
+    Detach,
+}
+
+/// Faults on demand.
+#[derive(Debug, Default)]
+pub struct Faults {
+    /// Claims hand tasks over, but so many answers are lost.
+    pub claim_answers_lost: u32,
+    /// Claims hand tasks over, but the answer takes for ever.
+    pub claims_stall: bool,
+    /// Completions are stored, but so many answers are lost.
+    pub complete_answers_lost: u32,
+    /// Heartbeats are never answered.
+    pub deaf: bool,
+    /// Directives are not sent on their own.
+    pub mute: bool,
+}
+
+#[derive(Default)]
+struct State {
+    tasks: HashMap<TaskId, (Task, Bytes, Option<Outcome>)>,
+    queue: Vec<TaskId>,
+    asked: Vec<(Instant, Asked)>,
+    directives: Option<mpsc::UnboundedSender<Directive>>,
+    faults: Faults,
+}
+
+#[derive(Default)]
+pub struct Store {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+pub fn principal() -> Principal {
+    Principal { tenant: TenantId::new("acme"), caller: Caller::Agent("a".into()) }
+}
+
+impl Store {
+    fn locked<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
+        let answer = with(&mut self.state.lock().unwrap());
+        self.changed.notify_waiters();
+        answer
+    }
+
+    pub fn faults(&self, set: impl FnOnce(&mut Faults)) {
+        self.locked(|state| set(&mut state.faults));
+    }
+
+    /// Queues a task.
+    pub fn create(&self, tool: &str, arguments: &str) -> TaskId {
+        self.locked(|state| {
+            let id = TaskId::from_random(state.tasks.len() as u128 + 1);
+            let task = Task {
+                id,
+                owner: principal(),
+                tool: tool.into(),
+                phase: Phase::Queued,
+                version: 1,
+                attempt: 0,
+                status_message: None,
+                progress: None,
+                progress_token: None,
+                session: None,
+                created_at: Timestamp::from_micros(0),
+                updated_at: Timestamp::from_micros(0),
+                ttl_ms: Some(1000),
+            };
+            state.tasks.insert(id, (task, Bytes::copy_from_slice(arguments.as_bytes()), None));
+            state.queue.push(id);
+            id
+        })
+    }
+
+    /// Cancels a task, and tells its worker.
+    pub fn cancel(&self, id: TaskId) {
+        self.locked(|state| {
+            let change = state.tasks[&id].0.clone().cancel().unwrap();
+            state.commit(change);
+            if let (Some(directives), false) = (&state.directives, state.faults.mute) {
+                let _ = directives.send(Directive::Stop(id));
+            }
+        });
+    }
+
+    pub fn task(&self, id: TaskId) -> Task {
+        self.locked_quietly(|state| state.tasks[&id].0.clone())
+    }
+
+    pub fn asked(&self) -> Vec<(Instant, Asked)> {
+        self.locked_quietly(|state| state.asked.clone())
+    }
+
+    /// How many completions were asked for.
+    pub fn completions(&self) -> usize {
+        self.asked().iter().filter(|(_, asked)| matches!(asked, Asked::Complete(..))).count()
+    }
+
+    /// Waits until the store looks like that.
+    pub async fn until<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                let mut changed = std::pin::pin!(self.changed.notified());
+                changed.as_mut().enable();
+                if let Some(found) = look(self) {
+                    return found;
+                }
+                changed.await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1000), wait).await.expect("the store never looked like that")
+    }
+
+    /// Waits for a task's outcome.
+    pub async fn outcome(&self, id: TaskId) -> Outcome {
+        self.until(|store| store.locked_quietly(|state| state.tasks[&id].2.clone())).await
+    }
+
+    /// Waits until a task runs.
+    pub async fn running(&self, id: TaskId) {
+        self.until(|store| {
+            store.locked_quietly(|state| matches!(state.tasks[&id].0.phase, Phase::Running(_)).then_some(()))
+        })
+        .await;
+    }
+
+    /// Waits until something was asked `times` times.
+    pub async fn heard(&self, times: usize, which: impl Fn(&Asked) -> bool) -> (Instant, Asked) {
+        self.until(|store| {
+            store.locked_quietly(|state| state.asked.iter().filter(|(_, asked)| which(asked)).nth(times - 1).cloned())
+        })
+        .await
+    }
+
+    /// Looking is no change.
+    fn locked_quietly<T>(&self, with: impl FnOnce(&State) -> T) -> T {
+        with(&self.state.lock().unwrap())
+    }
+
+    fn record(&self, asked: Asked) {
+        self.locked(|state| state.asked.push((Instant::now(), asked)));
+    }
+}
+
+impl State {
+    fn commit(&mut self, change: Change) -> Task {
+        let entry = self.tasks.get_mut(&change.task.id).unwrap();
+        entry.0 = change.task.clone();
+        entry.2 = change.outcome.or(entry.2.take());
+        change.task
+    }
+
+    fn hand_over(&mut self, claim: &Claim) -> Vec<Assignment> {
+        let held = |task: &Task| matches!(&task.phase, Phase::Running(lease) if lease.token == claim.token);
+        let assigned = |(task, arguments, _): &(Task, Bytes, Option<Outcome>)| Assignment {
+            task: task.clone(),
+            arguments: arguments.clone(),
+            traceparent: None,
+        };
+        let again: Vec<_> = self.tasks.values().filter(|entry| held(&entry.0)).map(assigned).collect();
+        if !again.is_empty() {
+            return again;
+        }
+        let (taken, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.queue).into_iter().partition(|id| {
+            matches!(self.tasks[id].0.phase, Phase::Queued) && claim.tools.contains(&self.tasks[id].0.tool)
+        });
+        let (taken, more) = taken.split_at(taken.len().min(claim.max as usize));
+        self.queue = [more, &left].concat();
+        for id in taken {
+            let lease = Lease {
+                worker: claim.worker.clone(),
+                token: claim.token.clone(),
+                until: Timestamp::from_micros(i64::MAX),
+            };
+            let change = self.tasks[id].0.clone().claim(lease).unwrap();
+            self.commit(change);
+        }
+        taken.iter().map(|id| assigned(&self.tasks[id])).collect()
+    }
+}
+
+fn lost<T>() -> Result<T, Error> {
+    Err(Error::Unavailable("the answer was lost".into()))
+}
+
+#[async_trait]
+impl Work for Store {
+    async fn attach(&self, worker: WorkerInfo) -> Result<Directives, Error> {
+        self.record(Asked::Attach(worker));
+        let (send, receive) = mpsc::unbounded_channel();
+        self.locked(|state| state.directives = Some(send));
+        Ok(UnboundedReceiverStream::new(receive).boxed())
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Vec<Assignment>, Error> {
+        self.record(Asked::Claim(claim.clone()));
+        let wait = self.until(|store| {
+            let taken = store.state.lock().unwrap().hand_over(&claim);
+            (!taken.is_empty()).then_some(taken)
+        });
+        let taken = tokio::time::timeout(claim.wait, wait).await.unwrap_or_default();
+        let (stall, lose) = self.locked(|state| {
+            let lose = !taken.is_empty() && state.faults.claim_answers_lost > 0;
+            state.faults.claim_answers_lost -= u32::from(lose);
+            (state.faults.claims_stall && claim.max > 0 && !taken.is_empty(), lose)
+        });
+        if stall {
+            std::future::pending::<()>().await;
+        }
+        if lose { lost() } else { Ok(taken) }
+    }
+
+    async fn heartbeat(&self, _: &WorkerId, leases: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error> {
+        if self.locked_quietly(|state| state.faults.deaf) {
+            std::future::pending::<()>().await;
+        }
+        self.record(Asked::Heartbeat(leases.clone()));
+        let ended = |id: &TaskId| self.locked_quietly(|state| state.tasks[id].0.ending().is_some());
+        Ok(leases.into_iter().map(|(id, _)| id).filter(ended).map(Directive::Stop).collect())
+    }
+
+    async fn report(&self, fence: Fence, report: Report) -> Result<Task, Error> {
+        self.record(Asked::Report(fence.id, report.clone()));
+        self.locked(|state| {
+            let change = state.tasks[&fence.id].0.clone().report(&fence, report.status_message, report.progress)?;
+            Ok(state.commit(change))
+        })
+    }
+
+    async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error> {
+        self.record(Asked::Complete(fence.clone(), outcome.clone()));
+        self.locked(|state| {
+            let (task, _, stored) = &state.tasks[&fence.id];
+            let task = match task.clone().complete(&fence, outcome.clone()) {
+                Ok(change) => state.commit(change),
+                Err(Refusal::AlreadyEnded(_)) if stored.as_ref() == Some(&outcome) => task.clone(),
+                Err(refusal) => return Err(refusal.into()),
+            };
+            if state.faults.complete_answers_lost > 0 {
+                state.faults.complete_answers_lost -= 1;
+                return lost();
+            }
+            Ok(task)
+        })
+    }
+
+    async fn detach(&self, _: &WorkerId) -> Result<(), Error> {
+        self.record(Asked::Detach);
+        Ok(())
+    }
+}
+
+/// A store behind its gRPC server, and a worker with it.
+pub struct World {
+    pub store: Arc<Store>,
+    links: Links,
+    server: Mutex<Option<DropGuard>>,
+    tasks: TaskTracker,
+    pub drain: CancellationToken,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let world = Self {
+            store: Arc::default(),
+            links: Links::default(),
+            server: Mutex::default(),
+            tasks: TaskTracker::new(),
+            drain: CancellationToken::new(),
+        };
+        world.serve();
+        world
+    }
+
+    /// Starts the store's server, instead of the one before.
+    pub fn serve(&self) {
+        let stop = CancellationToken::new();
+        let listener = self.links.listen("store");
+        let server = Server::new(self.target("store").token, PAYLOAD_BYTES_MAX, stop.clone()).work(self.store.clone());
+        self.tasks.spawn(server.serve(listener));
+        *self.server.lock().unwrap() = Some(stop.drop_guard());
+    }
+
+    fn target(&self, name: &str) -> Target {
+        Target {
+            links: self.links.clone(),
+            urls: vec![format!("memory://{name}")],
+            token: ServiceToken::new(["0123456789abcdef"]).unwrap(),
+            payload_bytes_max: PAYLOAD_BYTES_MAX,
+        }
+    }
+
+    pub fn config(&self) -> Config {
+        let listening = Listening { listener: self.links.listen("worker"), advertise_url: "memory://worker".into() };
+        Config { name: Some("w".into()), calls: Some(listening), ..Config::new(self.target("store")) }
+    }
+
+    /// Runs a worker.
+    pub fn run(&self, worker: Worker) -> JoinHandle<Result<(), longhaul_worker::Error>> {
+        self.tasks.spawn(worker.run(self.drain.clone()))
+    }
+
+    /// A gateway's way to the worker.
+    pub fn calls(&self) -> CallsClient {
+        CallsClient::new(&self.target("worker")).unwrap()
+    }
+}

@@ -1,0 +1,24 @@
+//! The whole system, one module a verb.
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+/// Makes a test of each function for each wiring.
+macro_rules! both {
+    ($($name:ident),+ $(,)?) => {
+        mod embedded {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(longhaul_tests::world::Wiring::Embedded).await;
+            })+
+        }
+        mod cluster {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name(longhaul_tests::world::Wiring::Cluster).await;
+            })+
+        }
+    };
+}
+pub(crate) use both;
+
+mod create;
+mod house;

@@ -1,0 +1,239 @@
+//! A client of MCP 2025-11-25 that shows what is on the wire.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use serde_json::{Value, json};
+
+use crate::schema;
+
+/// What a conformant client accepts.
+pub const BOTH: &str = "application/json, text/event-stream";
+/// What a caller without streams accepts.
+pub const JSON: &str = "application/json";
+/// How long a test waits for anything before it fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client with a session.
+#[derive(Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    url: String,
+    token: Option<String>,
+    session: String,
+    next_id: AtomicI64,
+}
+
+/// Connections of their own, no proxy, no redirects.
+pub fn http() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap()
+}
+
+impl Client {
+    /// Initializes a session at `url`, with `token` as bearer credential.
+    pub async fn connect(url: &str, token: Option<&str>) -> Self {
+        let mut client = Self {
+            http: http(),
+            url: url.to_owned(),
+            token: token.map(str::to_owned),
+            session: String::new(),
+            next_id: AtomicI64::new(1),
+        };
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
+        let response = client.post(&hello, BOTH).await;
+        assert_eq!(response.status(), 200);
+        client.session = response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
+        let body = message(response).await;
+        schema::check("InitializeResult", &body["result"]);
+        let done = client.post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}), BOTH).await;
+        assert_eq!(done.status(), 202);
+        client
+    }
+
+    /// The same session at another replica.
+    pub fn at(&self, url: &str) -> Self {
+        Self {
+            http: http(),
+            url: url.to_owned(),
+            token: self.token.clone(),
+            session: self.session.clone(),
+            next_id: AtomicI64::new(1_000_000),
+        }
+    }
+
+    /// The same session shown by somebody else.
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self.at(&self.url) }
+    }
+
+    /// The session's id.
+    pub fn session(&self) -> &str {
+        &self.session
+    }
+
+    /// A request with the session's headers.
+    pub fn request(&self, method: reqwest::Method) -> reqwest::RequestBuilder {
+        let mut request = self.http.request(method, &self.url).header("MCP-Protocol-Version", "2025-11-25");
+        if !self.session.is_empty() {
+            request = request.header("Mcp-Session-Id", &self.session);
+        }
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        request
+    }
+
+    /// Posts a body as it is.
+    pub async fn post(&self, body: &Value, accept: &str) -> reqwest::Response {
+        let request = self.request(reqwest::Method::POST).header(CONTENT_TYPE, JSON).header(ACCEPT, accept);
+        tokio::time::timeout(PATIENCE, request.body(body.to_string()).send()).await.unwrap().unwrap()
+    }
+
+    /// A request object with a fresh id.
+    pub fn frame(&self, method: &str, params: &Value) -> Value {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+    }
+
+    /// Asks, and gives the whole answer, be it JSON or the last event of a stream.
+    pub async fn ask(&self, method: &str, params: Value) -> Value {
+        let frame = self.frame(method, &params);
+        let answer = message(self.post(&frame, BOTH).await).await;
+        assert_eq!(answer["id"], frame["id"], "{answer}");
+        if let Some(result) = answer.get("result") {
+            schema::check("JSONRPCResultResponse", &answer);
+            schema::check_result(method, !params["task"].is_null(), result);
+        } else {
+            schema::check("JSONRPCErrorResponse", &answer);
+        }
+        answer
+    }
+
+    /// Asks for a result.
+    pub async fn ok(&self, method: &str, params: Value) -> Value {
+        let mut answer = self.ask(method, params).await;
+        assert!(answer.get("result").is_some(), "{method}: {answer}");
+        answer["result"].take()
+    }
+
+    /// Asks for an error.
+    pub async fn error(&self, method: &str, params: Value) -> Value {
+        let mut answer = self.ask(method, params).await;
+        assert!(answer.get("error").is_some(), "{method}: {answer}");
+        answer["error"].take()
+    }
+
+    /// Starts a task; gives its id.
+    pub async fn create(&self, tool: &str, arguments: Value) -> String {
+        let params = json!({"name": tool, "arguments": arguments, "task": {}});
+        self.ok("tools/call", params).await["task"]["taskId"].as_str().unwrap().to_owned()
+    }
+
+    /// A task's status.
+    pub async fn status(&self, id: &str) -> String {
+        self.ok("tasks/get", json!({"taskId": id})).await["status"].as_str().unwrap().to_owned()
+    }
+
+    /// Asks by a stream, and gives the stream.
+    pub async fn stream(&self, method: &str, params: Value) -> Events {
+        let frame = self.frame(method, &params);
+        Events::new(self.post(&frame, BOTH).await)
+    }
+
+    /// Opens a GET stream, or resumes one.
+    pub async fn get(&self, last_event_id: Option<&str>) -> reqwest::Response {
+        let mut request = self.request(reqwest::Method::GET).header(ACCEPT, "text/event-stream");
+        if let Some(id) = last_event_id {
+            request = request.header("Last-Event-ID", id);
+        }
+        tokio::time::timeout(PATIENCE, request.send()).await.unwrap().unwrap()
+    }
+}
+
+/// The message of a response: its JSON body, or the last event of its stream.
+pub async fn message(response: reqwest::Response) -> Value {
+    if response.headers()[CONTENT_TYPE].to_str().unwrap().starts_with("text/event-stream") {
+        Events::new(response).last().await
+    } else {
+        let body = tokio::time::timeout(PATIENCE, response.bytes()).await.unwrap().unwrap();
+        serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(&body)))
+    }
+}
+
+/// An event stream being read.
+pub struct Events {
+    body: futures::stream::BoxStream<'static, reqwest::Result<bytes::Bytes>>,
+    unread: String,
+    /// The id of the last event read.
+    pub last_id: Option<String>,
+    /// Comments seen.
+    pub comments: usize,
+}
+
+impl Events {
+    /// Reads a response's body.
+    pub fn new(response: reqwest::Response) -> Self {
+        assert_eq!(response.status(), 200);
+        let kind = response.headers()[CONTENT_TYPE].to_str().unwrap().to_owned();
+        assert!(kind.starts_with("text/event-stream"), "{kind}");
+        Self { body: response.bytes_stream().boxed(), unread: String::new(), last_id: None, comments: 0 }
+    }
+
+    /// The next event's data, empty ones included; `None` at the end of the stream, or when it broke.
+    pub async fn next_data(&mut self) -> Option<String> {
+        loop {
+            if let Some((block, rest)) = self.unread.split_once("\n\n") {
+                let (block, rest) = (block.to_owned(), rest.to_owned());
+                self.unread = rest;
+                let mut data: Option<String> = None;
+                for line in block.lines() {
+                    let (field, value) = line.split_once(':').unwrap_or((line, ""));
+                    let value = value.strip_prefix(' ').unwrap_or(value);
+                    match field {
+                        "" => self.comments += 1,
+                        "id" => self.last_id = Some(value.to_owned()),
+                        "data" => match &mut data {
+                            Some(data) => *data = format!("{data}\n{value}"),
+                            None => data = Some(value.to_owned()),
+                        },
+                        _ => {}
+                    }
+                }
+                if data.is_some() {
+                    return data;
+                }
+                continue;
+            }
+            match tokio::time::timeout(PATIENCE, self.body.next()).await.expect("the stream is silent") {
+                Some(Ok(bytes)) => self.unread.push_str(std::str::from_utf8(&bytes).unwrap()),
+                Some(Err(_)) | None => return None,
+            }
+        }
+    }
+
+    /// The next message; `None` at the end of the stream.
+    pub async fn next(&mut self) -> Option<Value> {
+        loop {
+            let data = self.next_data().await?;
+            if !data.is_empty() {
+                let message: Value = serde_json::from_str(&data).unwrap();
+                schema::check("JSONRPCMessage", &message);
+                return Some(message);
+            }
+        }
+    }
+
+    /// The last message; every one before it is a notification.
+    pub async fn last(mut self) -> Value {
+        let mut last = None;
+        while let Some(message) = self.next().await {
+            if let Some(former) = last.replace(message) {
+                assert!(former["method"].as_str().unwrap().starts_with("notifications/"), "{former}");
+            }
+        }
+        last.expect("the stream ended without a message")
+    }
+}

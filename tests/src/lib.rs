@@ -1,0 +1,7 @@
+//! The harness: clients of `/mcp`, the whole system in this process, and the real binary as processes.
+#![expect(clippy::unwrap_used, reason = "a broken harness may as well panic")]
+
+pub mod client;
+pub mod schema;
+pub mod services;
+pub mod world;

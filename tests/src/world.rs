@@ -1,0 +1,262 @@
+//! The whole system in this process, wired by the same `compose` as the real roles.
+//!
+//! Two gateways in any case. Embedded: SQLite, one task-store and the in-process bus, as `longhaul dev`. Cluster: Postgres
+//! and Redis, two task-stores, and a bus of its own for each role.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use longhaul_bus::{Bus, DeafBus, LocalBus, RedisBus};
+use longhaul_cli::compose::{Running, Site, authenticator};
+use longhaul_cli::config::{Config, CredentialConfig};
+use longhaul_mcp::seal::Keyring;
+use longhaul_rpc::{Links, ServiceToken};
+use longhaul_taskstore::TaskStore;
+use longhaul_worker::{Answer, Context, Failure, Listening, Tool};
+use secrecy::SecretString;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::client::{Client, PATIENCE};
+use crate::services;
+
+/// An agent of tenant `acme`.
+pub const ALICE: &str = "key-of-alice";
+/// Another agent of the same tenant.
+pub const BOB: &str = "key-of-bob";
+/// An agent of another tenant, named as alice.
+pub const EVE: &str = "key-of-eve";
+
+/// How the roles are wired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wiring {
+    /// SQLite and the in-process bus.
+    Embedded,
+    /// Postgres and Redis.
+    Cluster,
+    /// Postgres, and a bus that drops everything.
+    Deaf,
+}
+
+/// A running system.
+pub struct World {
+    /// The config it runs with.
+    pub config: Arc<Config>,
+    links: Links,
+    token: ServiceToken,
+    database: SecretString,
+    wiring: Wiring,
+    redis: Option<(String, String)>,
+    local: Arc<dyn Bus>,
+    /// `/mcp` of each gateway.
+    pub urls: Vec<String>,
+    stores: Mutex<Vec<TaskStore>>,
+    /// What the `hold` tool does.
+    pub gate: Gate,
+    /// The drain of each role by its name.
+    drains: Mutex<Vec<(String, CancellationToken)>>,
+    roles: TaskTracker,
+    _folder: tempfile::TempDir,
+}
+
+/// Controls the `hold` tool: it starts, says so, and waits until it is let go or cancelled.
+#[derive(Clone)]
+pub struct Gate {
+    open: watch::Sender<bool>,
+    started: mpsc::UnboundedSender<String>,
+    starts: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>>,
+    stopped: mpsc::UnboundedSender<String>,
+    stops: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        let ((started, starts), (stopped, stops)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        let (starts, stops) = (Arc::new(tokio::sync::Mutex::new(starts)), Arc::new(tokio::sync::Mutex::new(stops)));
+        Self { open: watch::Sender::new(false), started, starts, stopped, stops }
+    }
+}
+
+impl Gate {
+    /// Lets all runs go, present and later ones.
+    pub fn open(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// Waits until another run has started; gives its task's id, empty for a call that is not a task.
+    pub async fn started(&self) -> String {
+        tokio::time::timeout(PATIENCE, async { self.starts.lock().await.recv().await }).await.unwrap().unwrap()
+    }
+
+    /// Waits until another run was told to stop; gives its task's id, empty for a call that is not a task.
+    pub async fn stopped(&self) -> String {
+        tokio::time::timeout(PATIENCE, async { self.stops.lock().await.recv().await }).await.unwrap().unwrap()
+    }
+
+    fn tool(&self) -> Tool {
+        let gate = self.clone();
+        let run = move |context: Context, _: bytes::Bytes| {
+            let gate = gate.clone();
+            async move {
+                let id = context.task_id().map(|id| id.to_string()).unwrap_or_default();
+                gate.started.send(id.clone()).unwrap();
+                let mut open = gate.open.subscribe();
+                tokio::select! {
+                    _ = open.wait_for(|open| *open) => Ok::<_, Failure>(Answer::text("let go")),
+                    () = context.cancelled() => {
+                        gate.stopped.send(id).unwrap();
+                        Err(Failure::tool("stopped"))
+                    }
+                }
+            }
+        };
+        Tool::raw(&br#"{"name": "hold", "description": "Waits.", "inputSchema": {"type": "object"}}"#[..], run)
+    }
+}
+
+impl World {
+    /// Starts a system with the default config.
+    pub async fn start(wiring: Wiring) -> Self {
+        Self::start_with(wiring, |_| {}).await
+    }
+
+    /// Starts a system with a changed config, and waits until both gateways offer its tools.
+    pub async fn start_with(wiring: Wiring, change: impl FnOnce(&mut Config)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let stores: &[&str] = if wiring == Wiring::Embedded { &["store-1"] } else { &["store-1", "store-2"] };
+        let mut config = Config {
+            taskstore_urls: stores.iter().map(|name| format!("memory://{name}")).collect(),
+            ..Config::default()
+        };
+        config.taskstore.allow_unsafe_durability = true;
+        config.taskstore.database_max_connections = 4;
+        config.runner.demo_tools = true;
+        config.gateway.credentials = credentials();
+        change(&mut config);
+        let database = match wiring {
+            Wiring::Embedded => format!("sqlite:{}", folder.path().join("longhaul.db").display()),
+            Wiring::Cluster | Wiring::Deaf => services::database().await,
+        };
+        let mut world = Self {
+            config: Arc::new(config),
+            links: Links::default(),
+            token: ServiceToken::new(["a-token-for-the-tests"]).unwrap(),
+            database: database.into(),
+            wiring,
+            redis: (wiring == Wiring::Cluster).then(services::redis),
+            local: Arc::new(LocalBus::new()),
+            urls: Vec::new(),
+            stores: Mutex::default(),
+            gate: Gate::default(),
+            drains: Mutex::default(),
+            roles: TaskTracker::new(),
+            _folder: folder,
+        };
+        for name in stores {
+            world.start_store(name).await;
+        }
+        world.start_worker("worker-1").await;
+        for at in 1..=2 {
+            let url = world.start_gateway(&format!("gateway-{at}")).await;
+            world.urls.push(url);
+        }
+        world
+    }
+
+    fn site(&self) -> Site {
+        let bus = match (self.wiring, &self.redis) {
+            (Wiring::Cluster, Some((url, prefix))) => Arc::new(RedisBus::connect(url, prefix).unwrap()),
+            (Wiring::Deaf, _) => Arc::new(DeafBus::new()) as Arc<dyn Bus>,
+            (Wiring::Embedded, _) | (Wiring::Cluster, None) => self.local.clone(),
+        };
+        Site { config: self.config.clone(), links: self.links.clone(), token: self.token.clone(), bus }
+    }
+
+    fn run(&self, name: &str, drain: CancellationToken, running: Running) {
+        self.drains.lock().unwrap().push((name.to_owned(), drain));
+        self.roles.spawn(async move { running.await.unwrap() });
+    }
+
+    /// Starts a task-store.
+    pub async fn start_store(&self, name: &str) {
+        let drain = CancellationToken::new();
+        let listener = self.links.listen(name);
+        let (store, running) = self.site().taskstore(&self.database, listener, drain.clone()).await.unwrap();
+        self.stores.lock().unwrap().push(store);
+        self.run(name, drain, running);
+    }
+
+    /// Starts a worker with the demo tools and `hold`; returns once it is attached.
+    pub async fn start_worker(&self, name: &str) {
+        let drain = CancellationToken::new();
+        let listening =
+            Listening { listener: self.links.listen(name), advertise_url: format!("memory://{name}") };
+        let mut site = self.site();
+        let mut config = (*self.config).clone();
+        config.runner.name = Some(name.to_owned());
+        site.config = Arc::new(config);
+        let (mut attached, running) = site.runner(vec![self.gate.tool()], listening, drain.clone()).unwrap();
+        self.run(name, drain, running);
+        tokio::time::timeout(PATIENCE, attached.wait_for(|attached| *attached)).await.unwrap().unwrap();
+    }
+
+    /// Starts a gateway; returns its URL once it offers tools.
+    pub async fn start_gateway(&self, name: &str) -> String {
+        let drain = CancellationToken::new();
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let auth = authenticator(&self.config.gateway.credentials).unwrap();
+        let keyring = Keyring::new(&[7; 32], &[]);
+        let (status, running) = self.site().gateway(auth, keyring, listener, drain.clone()).unwrap();
+        self.run(name, drain, running);
+        tokio::time::timeout(PATIENCE, status.offering()).await.unwrap();
+        url
+    }
+
+    /// Tells a role to end.
+    pub fn drain(&self, name: &str) {
+        for (_, drain) in self.drains.lock().unwrap().iter().filter(|(role, _)| role == name) {
+            drain.cancel();
+        }
+    }
+
+    /// A client of the first gateway.
+    pub async fn client(&self, token: &str) -> Client {
+        Client::connect(&self.urls[0], Some(token)).await
+    }
+
+    /// Moves the database's clock on.
+    pub async fn advance(&self, by: Duration) {
+        let store = self.stores.lock().unwrap()[0].clone();
+        store.advance_clock(by).await.unwrap();
+    }
+
+    /// Ends everything, and fails if a role did not end well.
+    pub async fn stop(self) {
+        self.gate.open();
+        // Each before what it needs.
+        for role in ["gateway", "worker", "store"] {
+            let drains = self.drains.lock().unwrap();
+            drains.iter().filter(|(name, _)| name.starts_with(role)).for_each(|(_, drain)| drain.cancel());
+        }
+        self.roles.close();
+        tokio::time::timeout(PATIENCE, self.roles.wait()).await.unwrap();
+    }
+}
+
+fn credentials() -> Vec<CredentialConfig> {
+    // `printf %s KEY | sha256sum`
+    let of = |sha256: &str, tenant: &str, agent: &str| CredentialConfig {
+        sha256: sha256.into(),
+        tenant: tenant.into(),
+        agent: Some(agent.into()),
+        app: None,
+        person: None,
+    };
+    vec![
+        of("d16a80956c32f3f5fb979bea408abac8c3eef6c54ecb234279e337146cf87b47", "acme", "alice"),
+        of("808a1d81b5de08d72083995df738947d519d230a20c236003268f0f4b65ee475", "acme", "bob"),
+        of("c8fab31a2dfb22d9ca0982ba68eaa017a4b1c0d9d1c1f5a973b486833c855c98", "evil", "alice"),
+    ]
+}
