@@ -54,9 +54,8 @@ pub struct World {
     stores: Mutex<Vec<TaskStore>>,
     /// What the `hold` tool does.
     pub gate: Gate,
-    /// The drain of each role by its name.
-    drains: Mutex<Vec<(String, CancellationToken)>>,
-    roles: TaskTracker,
+    /// Each role by its name: its drain, and what waits for its end.
+    roles: Mutex<Vec<(String, CancellationToken, TaskTracker)>>,
     _folder: tempfile::TempDir,
 }
 
@@ -149,8 +148,7 @@ impl World {
             urls: Vec::new(),
             stores: Mutex::default(),
             gate: Gate::default(),
-            drains: Mutex::default(),
-            roles: TaskTracker::new(),
+            roles: Mutex::default(),
             _folder: folder,
         };
         for name in stores {
@@ -174,8 +172,10 @@ impl World {
     }
 
     fn run(&self, name: &str, drain: CancellationToken, running: Running) {
-        self.drains.lock().unwrap().push((name.to_owned(), drain));
-        self.roles.spawn(async move { running.await.unwrap() });
+        let tracker = TaskTracker::new();
+        tracker.spawn(async move { running.await.unwrap() });
+        tracker.close();
+        self.roles.lock().unwrap().push((name.to_owned(), drain, tracker));
     }
 
     /// Starts a task-store.
@@ -214,10 +214,14 @@ impl World {
         url
     }
 
-    /// Tells a role to end.
-    pub fn drain(&self, name: &str) {
-        for (_, drain) in self.drains.lock().unwrap().iter().filter(|(role, _)| role == name) {
+    /// Tells the roles whose names start so to end, and waits until they have.
+    pub async fn end(&self, name: &str) {
+        let ending: Vec<_> = self.roles.lock().unwrap().extract_if(.., |(role, ..)| role.starts_with(name)).collect();
+        for (_, drain, _) in &ending {
             drain.cancel();
+        }
+        for (role, _, ended) in ending {
+            tokio::time::timeout(PATIENCE, ended.wait()).await.unwrap_or_else(|_| panic!("{role} does not end"));
         }
     }
 
@@ -237,11 +241,8 @@ impl World {
         self.gate.open();
         // Each before what it needs.
         for role in ["gateway", "worker", "store"] {
-            let drains = self.drains.lock().unwrap();
-            drains.iter().filter(|(name, _)| name.starts_with(role)).for_each(|(_, drain)| drain.cancel());
+            self.end(role).await;
         }
-        self.roles.close();
-        tokio::time::timeout(PATIENCE, self.roles.wait()).await.unwrap();
     }
 }
 

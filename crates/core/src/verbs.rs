@@ -106,7 +106,10 @@ impl Task {
                 self.status_message = Some(cut(&error.message, STATUS_MESSAGE_BYTES_MAX).to_owned())
             }
             Outcome::Interrupted(why) => self.status_message = Some(why.sentence().to_owned()),
-            Outcome::Result { .. } | Outcome::Cancelled => {}
+            // What it was doing when it was cancelled is no longer so.
+            Outcome::Cancelled => self.status_message = Some("The task was cancelled".to_owned()),
+            // The worker has said why, if the tool failed.
+            Outcome::Result { .. } => {}
         }
         self.phase = Phase::Ended(ending);
         Change { outcome: Some(outcome), ..self.next(Some(Event::of(ending))) }

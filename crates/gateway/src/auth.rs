@@ -104,7 +104,9 @@ mod tests {
         assert_eq!(ask(&["Bearer secret"]), Ok(principal.clone()));
         assert_eq!(ask(&["bearer secret"]), Ok(principal));
         assert_eq!(ask(&[]), Err(Unauthenticated::Missing));
-        for bad in ["", "secret", "Bearer", "Bearer ", "Bearer  secret", "Bearer secret ", "Bearer Secret", "Basic secret"] {
+        for bad in
+            ["", "secret", "Bearer", "Bearer ", "Bearer  secret", "Bearer secret ", "Bearer Secret", "Basic secret"]
+        {
             assert_eq!(ask(&[bad]), Err(Unauthenticated::Invalid), "{bad}");
         }
         assert_eq!(ask(&["Bearer secret", "Bearer secret"]), Err(Unauthenticated::Invalid));

@@ -143,7 +143,14 @@ mod tests {
         for origin in ["http://localhost:3000", "https://127.0.0.1", "http://[::1]:1"] {
             assert!(admits(&doors, &[("host", "localhost"), ("origin", origin)]), "{origin}");
         }
-        for origin in ["null", "", "https://evil.example", "http://localhost.evil.example", "file://localhost", "http://localhost@evil.example"] {
+        for origin in [
+            "null",
+            "",
+            "https://evil.example",
+            "http://localhost.evil.example",
+            "file://localhost",
+            "http://localhost@evil.example",
+        ] {
             assert!(!admits(&doors, &[("host", "localhost"), ("origin", origin)]), "{origin}");
         }
         let twice = [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://localhost")];

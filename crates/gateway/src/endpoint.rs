@@ -11,7 +11,9 @@ use longhaul_bus::{Control, Hint};
 use longhaul_core::{Outcome, Principal, Refusal};
 use longhaul_mcp::errors::{Denial, code};
 use longhaul_mcp::seal::{EventId, Session};
-use longhaul_mcp::{Dialect, Message, Notification, Params, RequestId, RpcError, TraceContext, dialect, error_body, jsonrpc, v2025};
+use longhaul_mcp::{
+    Dialect, Message, Notification, Params, RequestId, RpcError, TraceContext, dialect, error_body, jsonrpc, v2025,
+};
 use longhaul_rpc::{Error, trace};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument as _;
@@ -19,7 +21,10 @@ use tracing::field::{Empty, display};
 
 use crate::Shared;
 use crate::doors::Doors;
-use crate::http::{Accepts, accepted, is_json, json, last, malformed, method_not_allowed, read, refuse, single, unauthenticated, unavailable};
+use crate::http::{
+    Accepts, accepted, is_json, json, last, malformed, method_not_allowed, read, refuse, single, unauthenticated,
+    unavailable,
+};
 use crate::in_flight::request_digest;
 use crate::metrics::{Ended, Operation, method_label};
 use crate::sessions::Tag;
@@ -90,7 +95,7 @@ impl From<Error> for No {
         match error {
             Error::Refused(refusal) => refusal.into(),
             Error::Unavailable(why) => {
-                tracing::warn!(why, "a request could not be answered");
+                tracing::debug!(why, "a request could not be answered");
                 Self::Unavailable
             }
             Error::Fault(why) => {
@@ -272,11 +277,7 @@ async fn answer(
     }
 }
 
-async fn verb(
-    asked: &Asked,
-    request: longhaul_mcp::Request,
-    operation: &mut Option<Operation>,
-) -> Result<Answer, No> {
+async fn verb(asked: &Asked, request: longhaul_mcp::Request, operation: &mut Option<Operation>) -> Result<Answer, No> {
     use longhaul_mcp::Request;
     let body = match request {
         Request::Ping => verbs::ping(asked),
@@ -323,7 +324,9 @@ async fn get(
         Ok(None | Some("")) => None,
         Ok(Some(seen)) => {
             let seen = shared.open::<EventId>(&principal, seen).filter(|seen| seen.session == session.id);
-            let Some(seen) = seen else { return refuse(StatusCode::BAD_REQUEST, "Last-Event-ID is not of this session") };
+            let Some(seen) = seen else {
+                return refuse(StatusCode::BAD_REQUEST, "Last-Event-ID is not of this session");
+            };
             Some(seen)
         }
         Err(()) => return refuse(StatusCode::BAD_REQUEST, "Last-Event-ID is not of this session"),
@@ -451,7 +454,9 @@ fn span(method: &'static str, tool: Option<&str>, principal: &Principal, dialect
     };
     if !span.is_disabled() {
         match (method, tool) {
-            ("tools/call", tool) => span.record("otel.name", display(format_args!("{method} {}", tool.unwrap_or("_other")))),
+            ("tools/call", tool) => {
+                span.record("otel.name", display(format_args!("{method} {}", tool.unwrap_or("_other"))))
+            }
             _ => span.record("otel.name", method),
         };
     }

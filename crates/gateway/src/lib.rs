@@ -120,11 +120,10 @@ impl Status {
 
     /// Waits until it can serve and offers any tool.
     pub async fn offering(&self) {
-        let mut changes = self.0.catalogue.changes();
-        while !self.is_ready() || self.0.catalogue.offer().is_none_or(|offer| offer.is_empty()) {
-            // Sessions are loaded within their own pace; a change of the lists comes with a hint or theirs.
-            let _ = tokio::time::timeout(self.0.config.pace.sessions, changes.changed()).await;
-        }
+        let (mut changes, mut loads) = (self.0.catalogue.changes(), self.0.sessions.loads());
+        // An error means that the gateway is gone.
+        let _ = loads.wait_for(|loaded| *loaded).await;
+        while self.0.catalogue.offer().is_none_or(|offer| offer.is_empty()) && changes.changed().await.is_ok() {}
     }
 
     /// How busy it is.
@@ -245,7 +244,10 @@ impl Gateway {
         };
         let patience = shared.config.drain_timeout.saturating_sub(LAST_WORDS);
         if tokio::time::timeout(patience, over).await.is_err() {
-            tracing::warn!(calls = shared.config.requests_max - shared.calls.available_permits(), "the drain took too long");
+            tracing::warn!(
+                calls = shared.config.requests_max - shared.calls.available_permits(),
+                "the drain took too long"
+            );
             shared.give_up.cancel();
             let _ = tokio::time::timeout(LAST_WORDS, connections.wait()).await;
             cut.cancel();

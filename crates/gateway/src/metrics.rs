@@ -49,16 +49,8 @@ impl Metrics {
 
 /// The name of a method as a label.
 pub(crate) fn method_label(method: &str) -> &'static str {
-    const KNOWN: [&str; 8] = [
-        "initialize",
-        "ping",
-        "tools/list",
-        "tools/call",
-        "tasks/get",
-        "tasks/result",
-        "tasks/list",
-        "tasks/cancel",
-    ];
+    const KNOWN: [&str; 8] =
+        ["initialize", "ping", "tools/list", "tools/call", "tasks/get", "tasks/result", "tasks/list", "tasks/cancel"];
     KNOWN.into_iter().find(|known| *known == method).unwrap_or(OTHER)
 }
 
@@ -105,10 +97,8 @@ impl Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        let mut labels = vec![
-            KeyValue::new("mcp_method_name", self.method),
-            KeyValue::new("mcp_protocol_version", self.version),
-        ];
+        let mut labels =
+            vec![KeyValue::new("mcp_method_name", self.method), KeyValue::new("mcp_protocol_version", self.version)];
         if let Some(tool) = self.tool.take() {
             labels.push(KeyValue::new("gen_ai_tool_name", tool));
         }

@@ -2,14 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use longhaul_core::Timestamp;
 use longhaul_mcp::seal::{Session, SessionId};
 use longhaul_rpc::{Control, Error};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// How many ended sessions are remembered here; the task-store forgets them as they expire.
 const ENDED_MAX: usize = 1_000_000;
@@ -56,7 +55,7 @@ pub(crate) fn digest(texts: &[&[u8]]) -> u128 {
 #[derive(Default)]
 pub(crate) struct Sessions {
     ended: Mutex<Ended>,
-    loaded: AtomicBool,
+    loaded: watch::Sender<bool>,
     /// Asks for a look before it is due.
     pub(crate) look: Notify,
 }
@@ -72,7 +71,12 @@ struct Ended {
 impl Sessions {
     /// Whether it is known which sessions have ended.
     pub(crate) fn loaded(&self) -> bool {
-        self.loaded.load(Ordering::Acquire)
+        *self.loaded.borrow()
+    }
+
+    /// Hears when it is known.
+    pub(crate) fn loads(&self) -> watch::Receiver<bool> {
+        self.loaded.subscribe()
     }
 
     /// Whether a session has ended.
@@ -103,7 +107,7 @@ impl Sessions {
         ended.fresh.retain(|tag, expires_at| !stored.contains(tag) && *expires_at > now);
         ended.stored = stored;
         drop(ended);
-        self.loaded.store(true, Ordering::Release);
+        self.loaded.send_if_modified(|loaded| !std::mem::replace(loaded, true));
         Ok(())
     }
 }

@@ -105,12 +105,8 @@ impl Watches {
     fn enter(self: &Arc<Self>, id: TaskId, wants_outcome: bool) -> Watch {
         let mut entries = lock(&self.entries);
         let (entry, watchers) = entries.entry(id).or_insert_with(|| {
-            let entry = Entry {
-                id,
-                seen: watch::Sender::new(None),
-                outcomes: AtomicUsize::new(0),
-                state: Mutex::default(),
-            };
+            let entry =
+                Entry { id, seen: watch::Sender::new(None), outcomes: AtomicUsize::new(0), state: Mutex::default() };
             (Arc::new(entry), 0)
         });
         *watchers += 1;
@@ -145,8 +141,7 @@ impl Watches {
                 (None, _) | (Some(Seen::Task { .. }), Seen::Gone(_)) => true,
                 (Some(Seen::Gone(_)), _) => false,
                 (Some(Seen::Task { task: old, outcome: known }), Seen::Task { task: new, outcome }) => {
-                    new.version > old.version
-                        || new.version == old.version && known.is_none() && outcome.is_some()
+                    new.version > old.version || new.version == old.version && known.is_none() && outcome.is_some()
                 }
             };
             if newer {

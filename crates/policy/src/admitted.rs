@@ -10,7 +10,7 @@ use crate::chain::Call;
 ///
 /// Nobody else can make one:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0451
 /// # use longhaul_policy::{Admitted, Call};
 /// # fn forge(principal: longhaul_core::Principal, call: Call) -> Admitted {
 /// Admitted { principal, call }
@@ -73,7 +73,10 @@ mod tests {
         assert_eq!((task.ttl, task.session.as_deref()), (TtlWish::Ms(7), Some("s")));
 
         let invocation = admit().invocation(true);
-        assert_eq!((invocation.principal, invocation.tool, invocation.arguments), (principal, call.tool, call.arguments));
+        assert_eq!(
+            (invocation.principal, invocation.tool, invocation.arguments),
+            (principal, call.tool, call.arguments)
+        );
         assert!(invocation.progress);
     }
 }

@@ -234,7 +234,15 @@ async fn drive<Q: Request, R: Reply>(open: Open<Q, R>, shared: Arc<Shared<Q, R>>
     let mut pause = RECONNECT_MIN;
     loop {
         let (out, requests) = mpsc::channel(OUTGOING_MAX);
-        if let Ok(Ok(mut replies)) = tokio::time::timeout(CONNECT_MAX, open(ReceiverStream::new(requests))).await {
+        let opened = tokio::time::timeout(CONNECT_MAX, open(ReceiverStream::new(requests))).await;
+        if let Ok(Err(status)) = &opened
+            && status.code() == tonic::Code::Unauthenticated
+        {
+            // Not one of those that pass by themselves.
+            tracing::error!(message = status.message(), "another role refuses our service credential");
+            pause = RECONNECT_MAX;
+        }
+        if let Ok(Ok(mut replies)) = opened {
             pause = RECONNECT_MIN;
             shared.set(Some((out, HashMap::new())));
             while let Some(Ok(reply)) = replies.next().await {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use longhaul_core::limits::{STATUS_MESSAGE_BYTES_MAX, cut};
 use longhaul_core::{Fence, LeaseToken, Outcome, WorkerId};
-use longhaul_rpc::{Assignment, Claim, Error, Work};
+use longhaul_rpc::{Assignment, Claim, Error, Report, Work};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,10 @@ use crate::tools::Tools;
 
 /// How long a claim waits at the task-store for a first task.
 const CLAIM_WAIT: Duration = Duration::from_secs(20);
+/// How long a claim is waited for once the worker drains: it may be handing tasks over at that moment.
+const CLAIM_LAST: Duration = Duration::from_millis(500);
+/// No tool has this name.
+const NO_TOOL: &str = " ";
 /// How many leases long the storing of an outcome is tried: the task-store gives leases some grace after an outage of
 /// its own, and the fence refuses what is too late.
 const COMPLETE_LEASES_MAX: u32 = 4;
@@ -83,15 +88,21 @@ impl Pump {
         let (mut again, mut draining) = (false, false);
         loop {
             let sent = Instant::now();
-            let answer = if draining {
-                self.work.claim(claim.clone()).await
-            } else if let Some(answer) = drain.run_until_cancelled(self.work.claim(claim.clone())).await {
-                answer
-            } else {
-                // Amid a wait: take what was handed over already, and no more.
-                (again, draining) = (true, true);
-                claim = Claim { max: 0, wait: Duration::ZERO, ..claim };
-                continue;
+            let patience = async {
+                if !draining {
+                    drain.cancelled().await;
+                    tokio::time::sleep(CLAIM_LAST).await;
+                    return;
+                }
+                std::future::pending().await
+            };
+            let answer = tokio::select! {
+                answer = self.work.claim(claim.clone()) => answer,
+                () = patience => {
+                    (again, draining) = (true, true);
+                    claim = last(claim);
+                    continue;
+                }
             };
             let answer = match answer {
                 // The handing over may be long past: make sure of it, since leases run from there.
@@ -108,7 +119,7 @@ impl Pump {
             }
             if drain.run_until_cancelled(backoff.wait()).await.is_none() {
                 draining = true;
-                claim = Claim { max: 0, wait: Duration::ZERO, ..claim };
+                claim = last(claim);
             }
         }
     }
@@ -166,6 +177,13 @@ impl Pump {
         held.answered();
         let complete = async {
             if let Some(outcome) = outcome {
+                // A failed task should say why, and many clients never ask for the result of one.
+                if let Some(words) = words_of_failure(&outcome) {
+                    let report = Report { status_message: Some(words), progress: None };
+                    if let Err(error) = self.work.report(held.fence.clone(), report).await {
+                        tracing::debug!(%error, "a failure's words were not taken");
+                    }
+                }
                 self.complete(held, outcome).await;
             }
             self.leases.remove(held);
@@ -195,4 +213,27 @@ impl Pump {
             }
         }
     }
+}
+
+/// The same claim once more, for what was handed over already and no more.
+fn last(claim: Claim) -> Claim {
+    Claim { tools: vec![NO_TOOL.into()], wait: Duration::ZERO, ..claim }
+}
+
+/// The first text of a tool error.
+fn words_of_failure(outcome: &Outcome) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Failed<'a> {
+        #[serde(borrow)]
+        content: Vec<Block<'a>>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Block<'a> {
+        r#type: std::borrow::Cow<'a, str>,
+        text: Option<String>,
+    }
+    let Outcome::Result { is_error: true, body } = outcome else { return None };
+    let failed: Failed<'_> = serde_json::from_slice(body).ok()?;
+    let text = failed.content.into_iter().find(|block| block.r#type == "text")?.text?;
+    Some(cut(&text, STATUS_MESSAGE_BYTES_MAX).to_owned())
 }

@@ -23,8 +23,8 @@ use crate::tools::Tools;
 
 /// Calls that are not tasks, at a time, by default.
 const CALLS_MAX: u32 = 256;
-/// The most of either slots or calls that can be set.
-const AT_ONCE_MAX: u32 = 100_000;
+/// The most of either slots or calls that can be set: one heartbeat names every task in hand.
+const AT_ONCE_MAX: u32 = 10_000;
 /// How long the last words of a drain may take, after the grace of the runs that it stopped.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 

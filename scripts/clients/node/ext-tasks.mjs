@@ -5,6 +5,7 @@
 //
 // A bearer token comes from MCP_TOKEN.
 import assert from 'node:assert/strict';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
@@ -23,9 +24,10 @@ const ANY = { '~standard': { version: 1, vendor: 'longhaul', validate: (value) =
 const token = process.env.MCP_TOKEN;
 const [url, mode, seconds] = process.argv.slice(2);
 
-async function connect() {
+async function connect(options = {}) {
   const transport = new StreamableHTTPClientTransport(new URL(url), {
     requestInit: token ? { headers: { Authorization: `Bearer ${token}` } } : {},
+    ...options,
   });
   const client = new Client({ name: 'longhaul-clients', version: '1' });
   const errors = [];
@@ -47,7 +49,12 @@ async function connect() {
 const wire = (client, method, taskId) => client.request({ method, params: { taskId } }, ANY);
 
 async function steps() {
-  const { client, transport, session, errors, close } = await connect();
+  let gets = 0;
+  const counting = (input, init) => {
+    if (init?.method === 'GET') gets += 1;
+    return fetch(input, init);
+  };
+  const { client, transport, session, errors, close } = await connect({ fetch: counting });
   let ended;
 
   await step('initialize: 2025-11-25, a session, tasks declared', async () => {
@@ -167,8 +174,17 @@ async function steps() {
     await other.close();
   });
 
-  await step('nothing went wrong below: no transport error', async () => {
+  await step('given up: a call that timed out in the client is over', async () => {
+    const options = { timeout: 2500, onprogress: () => {} };
+    await assert.rejects(client.callTool({ name: 'countdown', arguments: { seconds: 20 } }, options), /timed out/);
+    await sleep(2500); // would be enough for a reconnect
+  });
+
+  // A stream that ended without a response counts as broken: the client reconnects, once a second for ever, unless the
+  // answer to that is one that stops it.
+  await step('nothing went wrong below: no transport error, no reconnect storm', async () => {
     assert.deepEqual(messages(errors), []);
+    assert.ok(gets <= 10, `${gets} GET requests`);
   });
 
   await close();

@@ -81,7 +81,8 @@ pub(crate) async fn call(
     shared.tracker.spawn(running.in_current_span());
 
     if asked.accepts.json {
-        let worth_telling = news.wait_for(|state| state.end.is_some() || state.progress.is_some() && asked.accepts.stream);
+        let worth_telling =
+            news.wait_for(|state| state.end.is_some() || state.progress.is_some() && asked.accepts.stream);
         let patience = async {
             match asked.accepts.stream {
                 true => tokio::time::sleep(shared.config.pace.stream_after).await,
@@ -108,9 +109,7 @@ pub(crate) async fn call(
 /// Goes on with the stream of a run, if it is on this replica.
 pub(crate) fn resume(asked: &Asked, stream: u64, seen: u64) -> Result<Frames, No> {
     match asked.shared.runs.take_over(asked, stream) {
-        Some((news, holder)) => {
-            Ok(InlineStream::frames(asked, news, holder, ids(asked, stream).after(seen)))
-        }
+        Some((news, holder)) => Ok(InlineStream::frames(asked, news, holder, ids(asked, stream).after(seen))),
         None if asked.shared.runs.is_ours(stream) => {
             let message = "The answer to this call is no longer kept";
             Err(No::Denied(longhaul_mcp::RpcError::new(code::INTERNAL, message)))

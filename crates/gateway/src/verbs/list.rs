@@ -14,8 +14,7 @@ pub(crate) async fn list(asked: &Asked, cursor: Option<&str>) -> Result<Bytes, N
     let after = match cursor {
         None => None,
         Some(cursor) => {
-            let TaskCursor { created_at, id, .. } =
-                shared.open(&asked.principal, cursor).ok_or(Denial::BadCursor)?;
+            let TaskCursor { created_at, id, .. } = shared.open(&asked.principal, cursor).ok_or(Denial::BadCursor)?;
             Some(Position { created_at, id })
         }
     };

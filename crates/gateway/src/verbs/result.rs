@@ -10,16 +10,12 @@ use longhaul_rpc::Error;
 use crate::endpoint::{Answer, Asked, No, ended};
 use crate::in_flight::Entry;
 use crate::metrics::{Ended, OpenStream, Operation};
+use crate::random;
 use crate::stream::{EventIds, Frames, KeepAlive, Source, frames};
 use crate::verbs::named;
 use crate::watch::{Seen, Watch};
-use crate::random;
 
-pub(crate) async fn result(
-    asked: &Asked,
-    task: TaskRef,
-    operation: &mut Option<Operation>,
-) -> Result<Answer, No> {
+pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<Operation>) -> Result<Answer, No> {
     let mut wait = Wait::begin(asked, named(task)?).await?;
     let over = wait.is_over();
     if asked.accepts.stream && !(over && asked.accepts.json) {

@@ -1,12 +1,15 @@
 //! Requests as they should not be: each gets its code, nothing runs, and the next request is served.
 
+use http_body_util::Full;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Connection};
 use crate::world::{ALICE, BOB, World};
 
 fn call(arguments: &str) -> Vec<u8> {
-    format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{arguments}}}}}"#).into()
+    format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{arguments}}}}}"#)
+        .into()
 }
 
 #[tokio::test]
@@ -25,14 +28,24 @@ async fn a_body_that_is_no_message_is_400() {
         ("cut", br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"#.to_vec(), -32700, Value::Null),
         ("not UTF-8", b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ec\xffho\"}".to_vec(), -32700, Value::Null),
         ("overlong NUL", b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\xc0\x80\"}".to_vec(), -32700, Value::Null),
-        ("UTF-8 surrogate", b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xed\xa0\x80\"}".to_vec(), -32700, Value::Null),
+        (
+            "UTF-8 surrogate",
+            b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xed\xa0\x80\"}".to_vec(),
+            -32700,
+            Value::Null,
+        ),
         ("lone surrogate", call(r#"{"a":"\ud800"}"#), -32700, Value::Null),
         ("BOM", [b"\xef\xbb\xbf", &*call("{}")].concat(), -32700, Value::Null),
         ("UTF-16", utf16, -32700, Value::Null),
         ("raw NUL", call("{\"a\":\"ec\0ho\"}"), -32700, Value::Null),
         ("NaN", call(r#"{"a":NaN}"#), -32700, Value::Null),
         ("key twice", br#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/list"}"#.to_vec(), -32600, json!(1)),
-        ("key twice, hidden", br#"{"jsonrpc":"2.0","id":1,"method":"ping","m\u0065thod":"tools/list"}"#.to_vec(), -32600, json!(1)),
+        (
+            "key twice, hidden",
+            br#"{"jsonrpc":"2.0","id":1,"method":"ping","m\u0065thod":"tools/list"}"#.to_vec(),
+            -32600,
+            json!(1),
+        ),
         ("key twice, deep", call(r#"{"path":"/public","path":"/etc/shadow"}"#), -32600, json!(1)),
         ("too deep", call(&deep(129)), -32600, json!(1)),
         ("far too deep", in_unknown.into(), -32600, json!(1)),
@@ -44,7 +57,12 @@ async fn a_body_that_is_no_message_is_400() {
         ("id fraction", br#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#.to_vec(), -32600, Value::Null),
         ("jsonrpc 1.0", br#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#.to_vec(), -32600, json!(1)),
         ("no method", br#"{"jsonrpc":"2.0","id":1}"#.to_vec(), -32600, json!(1)),
-        ("params array", br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":["echo"]}"#.to_vec(), -32602, json!(1)),
+        (
+            "params array",
+            br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":["echo"]}"#.to_vec(),
+            -32602,
+            json!(1),
+        ),
     ];
     for (name, body, code, id) in table {
         let mut connection = client.send("POST", "", &body).await;
@@ -64,7 +82,10 @@ async fn a_body_that_is_no_message_is_400() {
 async fn an_answer_to_nothing_is_400_and_notifications_are_202() {
     let world = World::start().await;
     let client = world.alice().await;
-    for body in [json!({"jsonrpc": "2.0", "id": "tiq-task-x-1", "result": {}}), json!({"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": ""}})] {
+    for body in [
+        json!({"jsonrpc": "2.0", "id": "tiq-task-x-1", "result": {}}),
+        json!({"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": ""}}),
+    ] {
         let answer = client.post(&body).await;
         assert_eq!((answer.status(), answer.code()), (400, Some(-32602)));
         assert!(answer.json().get("id").is_none());
@@ -92,13 +113,17 @@ async fn a_body_that_is_too_large_is_refused_from_what_it_declares_or_as_it_come
     let answer = client.send("POST", "", &padded(limit + 1)).await.answer().await.unwrap();
     assert_eq!(answer.status(), 413);
     // Declared, and never sent.
-    let lie = String::from_utf8(client.request("POST", "", b"{")).unwrap().replace("Content-Length: 1\r\n", "Content-Length: 10737418240\r\n");
+    let lie = String::from_utf8(client.request("POST", "", b"{"))
+        .unwrap()
+        .replace("Content-Length: 1\r\n", "Content-Length: 10737418240\r\n");
     let mut connection = Connection::open(client.to).await;
     connection.send(lie.as_bytes()).await;
     let answer = connection.answer().await.unwrap();
     assert_eq!((answer.status(), answer.head.header("connection")), (413, Some("close")));
     // Not declared.
-    let head = String::from_utf8(client.request("POST", "", b"")).unwrap().replace("Content-Length: 0\r\n", "Transfer-Encoding: chunked\r\n");
+    let head = String::from_utf8(client.request("POST", "", b""))
+        .unwrap()
+        .replace("Content-Length: 0\r\n", "Transfer-Encoding: chunked\r\n");
     let mut connection = Connection::open(client.to).await;
     connection.send(head.as_bytes()).await;
     for _ in 0..5 {
@@ -106,7 +131,9 @@ async fn a_body_that_is_too_large_is_refused_from_what_it_declares_or_as_it_come
     }
     assert_eq!(connection.answer().await.unwrap().status(), 413);
     // Promised, and not sent in time.
-    let slow = String::from_utf8(client.request("POST", "", b"{")).unwrap().replace("Content-Length: 1\r\n", "Content-Length: 9\r\n");
+    let slow = String::from_utf8(client.request("POST", "", b"{"))
+        .unwrap()
+        .replace("Content-Length: 1\r\n", "Content-Length: 9\r\n");
     let mut connection = Connection::open(client.to).await;
     connection.send(slow.as_bytes()).await;
     assert_eq!(connection.answer().await.unwrap().status(), 408);
@@ -123,13 +150,38 @@ async fn one_request_is_never_taken_for_two() {
          Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n5c\r\n{smuggled}\r\n0\r\n\r\n"
     );
     let folded = format!("POST /mcp HTTP/1.1\r\nHost: {host}\r\nX-A: b\r\n c\r\nContent-Length: 2\r\n\r\n{{}}");
-    let two_lengths = format!("POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{{}}");
+    let two_lengths =
+        format!("POST /mcp HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{{}}");
     for bytes in [both, folded, two_lengths] {
         let mut connection = Connection::open(host).await;
         connection.send(bytes.as_bytes()).await;
         assert_eq!(connection.answer().await.unwrap().status(), 400, "{bytes}");
         assert!(connection.is_closed().await, "{bytes}");
     }
+}
+
+#[tokio::test]
+async fn http_2_is_served_under_the_same_rules() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let socket = tokio::net::TcpStream::connect(client.to).await.unwrap();
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket));
+    let (mut send, connection) = handshake.await.unwrap();
+    world.tasks.spawn(connection);
+    let good = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"}).to_string();
+    let mut status = async |authority: &str, token: &str| {
+        let request = http::Request::post(format!("http://{authority}/mcp"))
+            .header("authorization", format!("Bearer {token}"))
+            .header("content-type", "application/json")
+            .header("mcp-session-id", client.session.as_ref().unwrap())
+            .body(Full::<bytes::Bytes>::from(good.clone()))
+            .unwrap();
+        send.send_request(request).await.unwrap().status().as_u16()
+    };
+    let own = client.to.to_string();
+    assert_eq!(status(&own, ALICE).await, 200);
+    assert_eq!(status("evil.example", ALICE).await, 403);
+    assert_eq!(status(&own, "nobody").await, 401);
 }
 
 /// One fault at a time, and pairs of faults: of two, the earlier check speaks.
@@ -183,7 +235,11 @@ async fn checks_come_in_their_order() {
         for (later, other, _) in &faults[at + 1..10.max(at + 1)] {
             let overlap = other.0 == edit.0;
             if !overlap {
-                assert_eq!(send(request(&[*edit, *other], good.as_bytes())).await.status(), *status, "{name} and {later}");
+                assert_eq!(
+                    send(request(&[*edit, *other], good.as_bytes())).await.status(),
+                    *status,
+                    "{name} and {later}"
+                );
             }
         }
         // A body that is no JSON comes after the headers that say what it is, and before all that is in it.

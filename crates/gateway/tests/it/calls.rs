@@ -14,13 +14,16 @@ async fn a_quick_call_is_answered_as_json_byte_for_byte() {
     let client = world.alice().await;
     let arguments = r#"{ "z":123456789012345678901234567890, "a":"x\u0000y", "b":1e2, "c":"  " }"#;
     for accept in [BOTH, "application/json", "*/*"] {
-        let body = format!(r#"{{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{{"name":"echo","arguments":{arguments}}}}}"#);
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":"1","method":"tools/call","params":{{"name":"echo","arguments":{arguments}}}}}"#
+        );
         let answer = client.accepting(accept).send("POST", "", body.as_bytes()).await.answer().await.unwrap();
         assert_eq!((answer.status(), answer.head.header("content-type")), (200, Some("application/json")));
         assert_eq!(answer.json()["id"], "1");
         assert!(String::from_utf8(answer.body).unwrap().contains(arguments), "the arguments were rewritten");
     }
-    let mut stream = client.accepting("text/event-stream").stream(json!(1), "tools/call", json!({"name": "echo"})).await;
+    let mut stream =
+        client.accepting("text/event-stream").stream(json!(1), "tools/call", json!({"name": "echo"})).await;
     assert_eq!(stream.event().await.unwrap().data.as_deref(), Some(""));
     assert_eq!(stream.message().await["result"]["content"][0]["text"], "ok");
     assert_eq!(stream.event().await, None);
@@ -236,10 +239,11 @@ async fn a_reader_that_does_not_read_is_cut_and_costs_no_more_meanwhile() {
     let mut stream = client.stream(json!(1), "tools/call", params).await;
     stream.event().await.unwrap();
     let run = world.worker.run().await;
-    run.end(big(8 * 1024 * 1024));
-    // It reads nothing more: what does not fit the sockets waits once, and the connection ends.
+    let size = 24 << 20;
+    run.end(big(size));
+    // It reads nothing more: what the sockets do not hold waits once, and the connection ends.
     until("the stream is cut", || world.a.status.load() == Default::default()).await;
-    drop(stream);
+    assert!(stream.connection.rest().await < size, "the stream was not cut");
     assert_eq!(client.call("ping", json!({})).await.status(), 200);
 }
 
@@ -256,6 +260,16 @@ async fn too_many_requests_are_refused_with_a_hint_when_to_come_back() {
     assert_eq!((answer.status(), answer.head.header("retry-after")), (503, Some("1")));
     drop(streams);
     until("there is room", || world.a.status.load().requests == 0).await;
+    assert_eq!(client.call("ping", json!({})).await.status(), 200);
+}
+
+#[tokio::test]
+async fn bodies_beyond_the_memory_for_them_are_refused() {
+    let config = longhaul_gateway::Config { bodies_bytes_max: 1000, ..config() };
+    let world = World::with(config, Arc::new(longhaul_bus::LocalBus::new())).await;
+    let client = world.alice().await;
+    let answer = client.call("tools/call", json!({"name": "echo", "arguments": {"a": "x".repeat(1000)}})).await;
+    assert_eq!((answer.status(), answer.head.header("retry-after")), (503, Some("1")));
     assert_eq!(client.call("ping", json!({})).await.status(), 200);
 }
 

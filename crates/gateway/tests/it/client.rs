@@ -87,6 +87,18 @@ impl Connection {
         self.read.is_empty() && !self.more().await
     }
 
+    /// How many bytes come until the server closes the connection.
+    pub async fn rest(&mut self) -> usize {
+        let mut count = 0;
+        loop {
+            count += self.read.len();
+            self.read.clear();
+            if !self.more().await {
+                return count;
+            }
+        }
+    }
+
     async fn line(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.read.windows(2).position(|pair| pair == b"\r\n") {
@@ -242,7 +254,8 @@ impl Client {
     }
 
     pub async fn initialize(&self, version: &str) -> Answer {
-        let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        let params =
+            json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
         self.post(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})).await
     }
 

@@ -1,7 +1,12 @@
+use std::sync::Arc;
+
+use longhaul_gateway::{Authenticator, Gateway, StartError};
 use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, within};
-use crate::world::{ALICE, BOB, World, until};
+use crate::world::{ALICE, BOB, World, alice, config, parts, until};
 
 #[tokio::test]
 async fn a_session_of_one_gateway_is_a_session_of_every_other() {
@@ -19,9 +24,12 @@ async fn a_session_of_one_gateway_is_a_session_of_every_other() {
 #[tokio::test]
 async fn the_version_is_negotiated_and_an_old_session_does_not_hinder_a_new_one() {
     let world = World::start().await;
-    for (wish, granted, has_tasks) in
-        [("2025-11-25", "2025-11-25", true), ("2025-06-18", "2025-06-18", false), ("2026-07-28", "2025-11-25", true), ("x", "2025-11-25", true)]
-    {
+    for (wish, granted, has_tasks) in [
+        ("2025-11-25", "2025-11-25", true),
+        ("2025-06-18", "2025-06-18", false),
+        ("2026-07-28", "2025-11-25", true),
+        ("x", "2025-11-25", true),
+    ] {
         let mut client = world.alice().await;
         client.session = Some("an-old-one".into());
         let answer = client.initialize(wish).await;
@@ -37,7 +45,13 @@ async fn the_version_is_negotiated_and_an_old_session_does_not_hinder_a_new_one(
     let result = old.ok("tools/call", json!({"name": "echo", "arguments": {}, "task": {}})).await;
     assert_eq!(result["content"][0]["text"], "ok");
     let tools = old.ok("tools/list", json!({})).await;
-    assert!(tools["tools"].as_array().unwrap().iter().all(|tool| tool.get("execution").is_none() && tool["name"] != "always"));
+    assert!(
+        tools["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|tool| tool.get("execution").is_none() && tool["name"] != "always")
+    );
 }
 
 #[tokio::test]
@@ -111,4 +125,27 @@ async fn the_newest_stream_of_a_session_closes_older_ones_on_every_gateway() {
     third.event().await.unwrap();
     assert_eq!(second.event().await, None);
     until("the older streams are gone", || world.a.status.load().streams + world.b.status.load().streams == 1).await;
+}
+
+#[tokio::test]
+async fn without_credentials_a_gateway_serves_the_loopback_interface_only() {
+    let world = World::start().await;
+    let fixed = Authenticator::Fixed(Arc::new(alice()));
+    let gateway =
+        |auth| Gateway::build(config(), parts(&world.store, &world.store.bus, &world.links, &world.token, auth));
+    let everywhere = TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let drain = CancellationToken::new();
+    let refused = gateway(fixed.clone()).run(everywhere, drain.clone()).await;
+    assert!(matches!(refused, Err(StartError::Open(_))), "{refused:?}");
+
+    let here = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = here.local_addr().unwrap();
+    world.tasks.spawn(gateway(fixed).run(here, drain));
+    let client = Client::hello(at, "any token at all").await;
+    within("ready", async { while client.call("ping", json!({})).await.status() != 200 {} }).await;
+    // The fixed principal is the one whose session it is.
+    assert_eq!(client.at(world.a.at).call("ping", json!({})).await.status(), 401);
+    let mut as_alice = client.at(world.a.at);
+    as_alice.token = ALICE;
+    assert_eq!(as_alice.call("ping", json!({})).await.status(), 200);
 }

@@ -19,7 +19,10 @@ async fn a_call_becomes_a_task_whose_result_any_gateway_tells() {
     let created = client.ok("tools/call", params).await;
     let task = &created["task"];
     let id = task["taskId"].as_str().unwrap();
-    assert_eq!((&task["status"], &task["ttl"], &task["pollInterval"]), (&json!("working"), &json!(7_200_000), &json!(1000)));
+    assert_eq!(
+        (&task["status"], &task["ttl"], &task["pollInterval"]),
+        (&json!("working"), &json!(7_200_000), &json!(1000))
+    );
     assert_eq!(created["_meta"][RELATED]["taskId"], id);
     let new = world.store.created.lock().unwrap()[0].clone();
     assert_eq!((&*new.tool, &*new.arguments), ("wait", &br#"{"n":1}"#[..]));
@@ -45,7 +48,8 @@ async fn a_call_becomes_a_task_whose_result_any_gateway_tells() {
     // Over, it is told at once, in whatever form.
     let again = there.ok("tasks/result", json!({"taskId": id})).await;
     assert_eq!(again["content"][0]["text"], "done \u{2028}");
-    let mut stream = client.accepting("text/event-stream").stream(json!(1), "tasks/result", json!({"taskId": id})).await;
+    let mut stream =
+        client.accepting("text/event-stream").stream(json!(1), "tasks/result", json!({"taskId": id})).await;
     stream.event().await.unwrap();
     assert_eq!(stream.message().await["result"], again);
     until("nothing is open", || world.a.status.load().streams + world.b.status.load().streams == 0).await;
@@ -194,6 +198,26 @@ async fn a_create_is_finished_although_its_client_hangs_up() {
 }
 
 #[tokio::test]
+async fn a_task_belongs_to_the_trace_of_its_call() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let trace = |digit: &str| format!("00-{}-{}-01", digit.repeat(32), digit.repeat(16));
+    let header = format!("traceparent: {}\r\n", trace("a"));
+    for (meta, extra, expected) in [
+        (json!({}), "", None),
+        (json!({}), &*header, Some(trace("a"))),
+        (json!({"traceparent": trace("b")}), &*header, Some(trace("b"))),
+        (json!({"traceparent": "nonsense"}), "", None),
+    ] {
+        let params = json!({"name": "echo", "task": {}, "_meta": meta});
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+        let answer = client.send("POST", extra, body.as_bytes()).await.answer().await.unwrap();
+        assert_eq!((answer.status(), answer.code()), (200, None));
+        assert_eq!(world.store.created.lock().unwrap().last().unwrap().traceparent, expected);
+    }
+}
+
+#[tokio::test]
 async fn too_many_open_tasks_are_refused_and_a_store_that_is_away_is_unavailable() {
     let world = World::start().await;
     let client = world.alice().await;
@@ -212,7 +236,11 @@ async fn too_many_open_tasks_are_refused_and_a_store_that_is_away_is_unavailable
         ("tasks/list", json!({})),
     ] {
         let answer = client.call(method, params).await;
-        assert_eq!((answer.status(), answer.code(), answer.json()["id"].as_i64()), (503, Some(-32603), Some(1)), "{method}");
+        assert_eq!(
+            (answer.status(), answer.code(), answer.json()["id"].as_i64()),
+            (503, Some(-32603), Some(1)),
+            "{method}"
+        );
         assert_eq!(answer.head.header("retry-after"), Some("1"));
     }
     // What needs no store is served.

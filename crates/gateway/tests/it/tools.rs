@@ -53,7 +53,11 @@ async fn the_first_worker_by_name_defines_a_tool_that_several_offer() {
     stream.event().await.unwrap();
     let defined = |by: &str| {
         let definition = json!({"name": "t", "description": by, "inputSchema": {"type": "object"}, "n": 1}).to_string();
-        vec![ToolDef { name: "t".into(), task_support: TaskSupport::Optional, definition: definition.replace("\"n\":1", "\"n\":1.00").into() }]
+        vec![ToolDef {
+            name: "t".into(),
+            task_support: TaskSupport::Optional,
+            definition: definition.replace("\"n\":1", "\"n\":1.00").into(),
+        }]
     };
     world.store.offer(vec![worker_info("b", None, defined("b")), worker_info("a", None, defined("a"))]);
     stream.message().await;

@@ -18,7 +18,8 @@ use longhaul_core::{
 use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, Status};
 use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{
-    CallEvent, CallEvents, Calls, Control, Error, Invocation, Links, Page, Position, Server, ServiceToken, TaskCount, Tasks,
+    CallEvent, CallEvents, Calls, Control, Error, Invocation, Links, Page, Position, Server, ServiceToken, TaskCount,
+    Tasks,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -27,6 +28,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::client::{Client, within};
+
+/// More than the buffers of a connection hold.
+pub const RESULT_BYTES_MAX: usize = 32 << 20;
 
 pub const ALICE: &str = "token-of-alice";
 pub const BOB: &str = "token-of-bob";
@@ -173,7 +177,8 @@ impl Tasks for Store {
     async fn list(&self, principal: &Principal, after: Option<Position>, limit: u32) -> Result<Page, Error> {
         self.up()?;
         let tasks = self.tasks.lock().unwrap();
-        let mut all: Vec<_> = tasks.values().map(|(task, _)| task).filter(|task| task.owner == *principal).cloned().collect();
+        let mut all: Vec<_> =
+            tasks.values().map(|(task, _)| task).filter(|task| task.owner == *principal).cloned().collect();
         drop(tasks);
         all.sort_by_key(|task| std::cmp::Reverse((task.created_at, task.id)));
         if let Some(after) = after {
@@ -274,8 +279,10 @@ impl Calls for Worker {
         self.calls.lock().unwrap().push(call.clone());
         if call.tool != "wait" {
             let arguments = String::from_utf8(call.arguments.to_vec()).unwrap();
-            let body = format!(r#"{{"content":[{{"type":"text","text":"ok"}}],"structuredContent":{arguments}}}"#);
-            let outcome = Outcome::Result { is_error: call.tool == "fail", body: body.into() };
+            let is_error = call.tool == "fail";
+            let content = r#"[{"type":"text","text":"ok"}]"#;
+            let body = format!(r#"{{"content":{content},"structuredContent":{arguments},"isError":{is_error}}}"#);
+            let outcome = Outcome::Result { is_error, body: body.into() };
             return Ok(futures::stream::once(async { Ok(CallEvent::Outcome(outcome)) }).boxed());
         }
         let (say, said) = mpsc::unbounded_channel();
@@ -283,7 +290,8 @@ impl Calls for Worker {
         let guard = stopped.clone().drop_guard();
         self.waiting.lock().unwrap().push(Run { say, stopped });
         self.arrived.notify_waiters();
-        let events = futures::stream::unfold((said, guard), async |(mut said, guard)| Some((said.recv().await?, (said, guard))));
+        let events =
+            futures::stream::unfold((said, guard), async |(mut said, guard)| Some((said.recv().await?, (said, guard))));
         Ok(events.boxed())
     }
 }
@@ -327,6 +335,7 @@ pub fn config() -> Config {
     let ms = Duration::from_millis;
     Config {
         tools_page: 3,
+        result_bytes_max: RESULT_BYTES_MAX,
         result_wait: ms(300),
         drain_timeout: Duration::from_secs(3),
         pace: Pace {
@@ -384,13 +393,44 @@ impl World {
     }
 }
 
-pub fn serve_worker(tasks: &TaskTracker, links: &Links, token: &ServiceToken, name: &str, worker: Arc<dyn Calls>) -> CancellationToken {
+pub fn serve_worker(
+    tasks: &TaskTracker,
+    links: &Links,
+    token: &ServiceToken,
+    name: &str,
+    worker: Arc<dyn Calls>,
+) -> CancellationToken {
     let stop = CancellationToken::new();
-    let server = Server::new(token.clone(), 4 << 20, CancellationToken::new()).calls(worker);
+    let server = Server::new(token.clone(), RESULT_BYTES_MAX, CancellationToken::new()).calls(worker);
     let serving = server.serve(links.listen(name));
     let stopped = stop.clone();
     tasks.spawn(async move { stopped.run_until_cancelled(serving).await });
     stop
+}
+
+pub fn parts(
+    store: &Arc<Store>,
+    bus: &Arc<dyn Bus>,
+    links: &Links,
+    token: &ServiceToken,
+    auth: Authenticator,
+) -> Parts {
+    struct StoreClock(Arc<Store>);
+    impl longhaul_core::Clock for StoreClock {
+        fn now(&self) -> Timestamp {
+            self.0.clock.now()
+        }
+    }
+    Parts {
+        tasks: store.clone(),
+        control: store.clone(),
+        bus: bus.clone(),
+        links: links.clone(),
+        token: token.clone(),
+        keyring: Arc::new(ArcSwap::from_pointee(Keyring::new(&[7; 32], &[]))),
+        auth,
+        clock: Arc::new(StoreClock(store.clone())),
+    }
 }
 
 async fn start(
@@ -401,26 +441,10 @@ async fn start(
     links: &Links,
     token: &ServiceToken,
 ) -> Running {
-    struct StoreClock(Arc<Store>);
-    impl longhaul_core::Clock for StoreClock {
-        fn now(&self) -> Timestamp {
-            self.0.clock.now()
-        }
-    }
-    let credential = |token: &str, principal| Credential { sha256: Sha256::digest(token).into(), principal: Arc::new(principal) };
-    let gateway = Gateway::build(
-        config.clone(),
-        Parts {
-            tasks: store.clone(),
-            control: store.clone(),
-            bus: bus.clone(),
-            links: links.clone(),
-            token: token.clone(),
-            keyring: Arc::new(ArcSwap::from_pointee(Keyring::new(&[7; 32], &[]))),
-            auth: Authenticator::Bearer([credential(ALICE, alice()), credential(BOB, bob())].into()),
-            clock: Arc::new(StoreClock(store.clone())),
-        },
-    );
+    let credential =
+        |token: &str, principal| Credential { sha256: Sha256::digest(token).into(), principal: Arc::new(principal) };
+    let auth = Authenticator::Bearer([credential(ALICE, alice()), credential(BOB, bob())].into());
+    let gateway = Gateway::build(config.clone(), parts(store, bus, links, token, auth));
     let status = gateway.status();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();

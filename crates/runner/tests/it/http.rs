@@ -107,6 +107,8 @@ async fn a_changed_list_is_announced_even_in_a_new_session() {
     let world = World::start(&[server.upstream("mcp")]).await;
     world.tool("up.grow").await;
     world.text("up.seen", r#"{"event": "listening"}"#).await;
+    world.text("up.forget", "{}").await;
+    world.text("up.seen", r#"{"event": "listening", "times": 2}"#).await;
     world.text("up.grow", "{}").await;
     world.tool("up.extra").await;
     assert_eq!(world.text("up.extra", "{}").await, "called extra");

@@ -187,12 +187,27 @@ async fn a_child_has_a_clean_environment_and_leaves_with_us() {
     config["cwd"] = json!(folder.path());
     let world = World::start(&[config]).await;
     world.tool("up.env").await;
-    let (names, cwd): (Vec<String>, String) = serde_json::from_str(&world.text("up.env", "{}").await).unwrap();
+    let said = world.text("up.env", "{}").await;
+    let (names, cwd, processes): (Vec<String>, String, [u32; 2]) = serde_json::from_str(&said).unwrap();
     assert_eq!(cwd, folder.path().canonicalize().unwrap().to_str().unwrap());
     assert!(names.contains(&"STUBBORN".into()) && names.contains(&"PATH".into()), "{names:?}");
     assert!(!names.contains(&"CARGO_MANIFEST_DIR".into()), "{names:?}");
-    // It does not leave when its input ends; `end` waits until it is gone.
+    assert!(processes.into_iter().all(lives));
+    // It does not leave when its input ends, and has started another.
     world.end().await;
+    assert!(!lives(processes[0]));
+    let gone = async {
+        while lives(processes[1]) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, gone).await.expect("what it started is gone too");
+}
+
+/// Whether a process runs. One that nobody has fetched from the dead does not.
+fn lives(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 #[tokio::test]

@@ -30,8 +30,11 @@ async fn a_draining_worker_finishes_its_runs_and_claims_no_more() {
     let worker = world.run(Worker::new(world.config()).with_tools(demo::tools()));
     let id = world.store.create("countdown", r#"{"seconds":300}"#);
     world.store.running(id).await;
+    let drained = Instant::now();
     world.drain.cancel();
     world.store.heard(1, |asked| *asked == Asked::Detach).await;
+    let (last, _) = world.store.heard(1, |asked| matches!(asked, Asked::Claim(claim) if claim.wait.is_zero())).await;
+    assert!(last - drained < Duration::from_secs(1), "{:?}", last - drained);
     let late = world.store.create("echo", "{}");
     worker.await.unwrap().unwrap();
     assert_eq!(text(world.store.outcome(id).await), (false, "counted down 300 s".into()));
@@ -83,4 +86,19 @@ async fn a_cancelled_task_stops_even_while_its_worker_drains() {
     worker.await.unwrap().unwrap();
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     assert_eq!(world.store.completions(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_being_answered_is_heard_out() {
+    let world = World::new();
+    world.store.faults(|faults| faults.claim_delay = Duration::from_millis(200));
+    let worker = world.run(Worker::new(world.config()).with_tools(demo::tools()));
+    world.store.heard(1, |asked| matches!(asked, Asked::Claim(_))).await;
+    let id = world.store.create("echo", "{}");
+    // The store has taken it up, but not handed it over.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(world.store.task(id).attempt, 0);
+    world.drain.cancel();
+    worker.await.unwrap().unwrap();
+    assert_eq!(text(world.store.outcome(id).await), (false, "{}".into()));
 }

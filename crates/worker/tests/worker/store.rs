@@ -39,6 +39,8 @@ pub enum Asked {
 pub struct Faults {
     /// Claims hand tasks over, but so many answers are lost.
     pub claim_answers_lost: u32,
+    /// Handing over takes so long.
+    pub claim_delay: Duration,
     /// Claims hand tasks over, but the answer takes for ever.
     pub claims_stall: bool,
     /// Completions are stored, but so many answers are lost.
@@ -169,6 +171,19 @@ impl Store {
         with(&self.state.lock().unwrap())
     }
 
+    async fn take(&self, claim: &Claim) -> Vec<Assignment> {
+        let delay = self.locked_quietly(|state| state.faults.claim_delay);
+        if !delay.is_zero() && !claim.wait.is_zero() {
+            self.until(|store| store.locked_quietly(|state| (!state.queue.is_empty()).then_some(()))).await;
+            tokio::time::sleep(delay).await;
+        }
+        let wait = self.until(|store| {
+            let taken = store.state.lock().unwrap().hand_over(claim);
+            (!taken.is_empty()).then_some(taken)
+        });
+        tokio::time::timeout(claim.wait, wait).await.unwrap_or_default()
+    }
+
     fn record(&self, asked: Asked) {
         self.locked(|state| state.asked.push((Instant::now(), asked)));
     }
@@ -226,15 +241,11 @@ impl Work for Store {
 
     async fn claim(&self, claim: Claim) -> Result<Vec<Assignment>, Error> {
         self.record(Asked::Claim(claim.clone()));
-        let wait = self.until(|store| {
-            let taken = store.state.lock().unwrap().hand_over(&claim);
-            (!taken.is_empty()).then_some(taken)
-        });
-        let taken = tokio::time::timeout(claim.wait, wait).await.unwrap_or_default();
+        let taken = self.take(&claim).await;
         let (stall, lose) = self.locked(|state| {
             let lose = !taken.is_empty() && state.faults.claim_answers_lost > 0;
             state.faults.claim_answers_lost -= u32::from(lose);
-            (state.faults.claims_stall && claim.max > 0 && !taken.is_empty(), lose)
+            (state.faults.claims_stall && !claim.wait.is_zero() && !taken.is_empty(), lose)
         });
         if stall {
             std::future::pending::<()>().await;

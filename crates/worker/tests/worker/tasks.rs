@@ -71,6 +71,7 @@ async fn bad_arguments_are_a_tool_error_that_names_the_field() {
     let id = world.store.create("countdown", r#"{"seconds":"soon"}"#);
     let (is_error, text) = text(world.store.outcome(id).await);
     assert!(is_error && text.contains("`seconds`"), "{text}");
+    assert_eq!(world.store.task(id).status_message, Some(text), "a failed task says why");
     assert_eq!(world.store.task(id).phase, Phase::Ended(Ending::Result { is_error: true }));
 }
 
