@@ -28,7 +28,7 @@ use crate::http::{
 use crate::in_flight::request_digest;
 use crate::metrics::{Ended, Operation, method_label};
 use crate::sessions::Tag;
-use crate::stream::{self, Frames};
+use crate::stream::{self, EventIds, Frames};
 use crate::{notify, verbs};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -332,6 +332,8 @@ async fn get(
         Err(()) => return refuse(StatusCode::BAD_REQUEST, "Last-Event-ID is not of this session"),
     };
     let frames = match seen {
+        // To EventSource, and to the clients made after it, 204 means: do not come back.
+        Some(EventId { seq: stream::OVER, .. }) => return StatusCode::NO_CONTENT.into_response(),
         Some(EventId { request: Some(id), stream, task, seq, .. }) => {
             let accepts = Accepts { json: false, stream: true };
             let trace = trace_header(headers);
@@ -346,7 +348,9 @@ async fn get(
                 // The stream may answer the request that opened it, with an error too.
                 Err(No::Denied(error)) => {
                     let body = error_body(Some(&asked.id), &error);
-                    Box::pin(futures::stream::once(async move { longhaul_mcp::sse::message(None, &body) }))
+                    let mut ids = EventIds::new(shared, &asked.principal, &asked.session, stream, task, Some(asked.id));
+                    let last = ids.last(&body);
+                    Box::pin(futures::stream::once(async move { last }))
                 }
                 Err(No::Unavailable) => return unavailable(None),
             }

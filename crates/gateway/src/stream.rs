@@ -25,6 +25,9 @@ use crate::Shared;
 /// How long a client waits before it comes back, in milliseconds.
 pub(crate) const RETRY_MS: u64 = 1000;
 
+/// Seen so much, a client has seen everything.
+pub(crate) const OVER: u64 = u64::MAX;
+
 /// The frames of a stream.
 pub(crate) type Frames = BoxStream<'static, Bytes>;
 
@@ -99,24 +102,42 @@ impl EventIds {
         Self { shared: shared.clone(), principal: principal.clone(), has_priming: session.dialect.has_priming(), next }
     }
 
-    /// Goes on after an event that the client has seen.
+    /// Goes on after what the client has seen.
     pub(crate) fn after(mut self, seen: u64) -> Self {
-        self.next.seq = seen.saturating_add(1);
+        self.next.seq = seen;
         self
+    }
+
+    /// The id of an event after which the client has seen so much; none for clients that cannot come back.
+    pub(crate) fn at(&mut self, seen: u64) -> Option<String> {
+        self.next.seq = seen;
+        self.has_priming.then(|| self.shared.seal(&self.principal, &self.next))
     }
 
     /// The first frame of a stream.
     pub(crate) fn priming(&mut self) -> Bytes {
-        if !self.has_priming {
-            return sse::comment("ok");
+        match self.at(self.next.seq) {
+            Some(id) => sse::priming(&id, RETRY_MS),
+            None => sse::comment("ok"),
         }
-        let id = self.shared.seal(&self.principal, &self.next);
-        self.next.seq += 1;
-        sse::priming(&id, RETRY_MS)
     }
 
     /// The last frame of a stream that ends before its time.
     pub(crate) fn come_back(&mut self) -> Bytes {
         if self.has_priming { self.priming() } else { sse::retry(RETRY_MS) }
+    }
+
+    /// The last message of a stream. Its id says so: several clients come back whenever a stream ends with anything
+    /// but a result, for ever, unless they are told that there is no more.
+    pub(crate) fn last(&mut self, message: &[u8]) -> Bytes {
+        sse::message(self.at(OVER).as_deref(), message)
+    }
+
+    /// The last frame of a stream whose client wants no answer.
+    pub(crate) fn nothing_more(&mut self) -> Bytes {
+        match self.at(OVER) {
+            Some(id) => sse::priming(&id, RETRY_MS),
+            None => sse::comment("over"),
+        }
     }
 }

@@ -30,7 +30,7 @@ const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// What is known of a run.
 #[derive(Debug, Clone, Default)]
 struct Progressed {
-    /// The latest progress notification, and its number.
+    /// The latest progress notification, and its number, from 1.
     progress: Option<(u64, Bytes)>,
     end: Option<End>,
 }
@@ -103,13 +103,13 @@ pub(crate) async fn call(
         }
     }
     let holder = shared.runs.keep(asked, stream, &news);
-    Ok(Answer::Stream(InlineStream::frames(asked, news, holder, ids(asked, stream))))
+    Ok(Answer::Stream(InlineStream::frames(asked, news, holder, ids(asked, stream), 0)))
 }
 
 /// Goes on with the stream of a run, if it is on this replica.
 pub(crate) fn resume(asked: &Asked, stream: u64, seen: u64) -> Result<Frames, No> {
     match asked.shared.runs.take_over(asked, stream) {
-        Some((news, holder)) => Ok(InlineStream::frames(asked, news, holder, ids(asked, stream).after(seen))),
+        Some((news, holder)) => Ok(InlineStream::frames(asked, news, holder, ids(asked, stream), seen)),
         None if asked.shared.runs.is_ours(stream) => {
             let message = "The answer to this call is no longer kept";
             Err(No::Denied(longhaul_mcp::RpcError::new(code::INTERNAL, message)))
@@ -323,12 +323,13 @@ enum Step {
 }
 
 impl InlineStream {
-    fn frames(asked: &Asked, mut news: News, holder: CancellationToken, ids: EventIds) -> Frames {
+    fn frames(asked: &Asked, mut news: News, holder: CancellationToken, ids: EventIds, told: u64) -> Frames {
         // Whatever is there already is news to this stream.
         news.mark_changed();
         let open = OpenStream::new(&asked.shared, "call");
         let keep_alive = KeepAlive::new(asked.shared.config.pace.keep_alive);
-        frames(Self { id: asked.id.clone(), news, told: 0, holder, ids, keep_alive, step: Step::Begin, _open: open })
+        let ids = ids.after(told);
+        frames(Self { id: asked.id.clone(), news, told, holder, ids, keep_alive, step: Step::Begin, _open: open })
     }
 }
 
@@ -364,17 +365,15 @@ impl Source for InlineStream {
                 && number > self.told
             {
                 self.told = number;
-                return Some(sse::message(None, &frame));
+                return Some(sse::message(self.ids.at(number).as_deref(), &frame));
             }
             if let Some(end) = state.end {
                 self.step = Step::Done;
-                return match end {
-                    End::Message(body, _) => Some(sse::message(None, &body)),
-                    End::Unavailable => {
-                        Some(sse::message(None, &error_body(Some(&self.id), &Denial::Unavailable.v2025())))
-                    }
-                    End::Unwanted => None,
-                };
+                return Some(match end {
+                    End::Message(body, _) => self.ids.last(&body),
+                    End::Unavailable => self.ids.last(&error_body(Some(&self.id), &Denial::Unavailable.v2025())),
+                    End::Unwanted => self.ids.nothing_more(),
+                });
             }
         }
     }

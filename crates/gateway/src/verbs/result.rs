@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use longhaul_core::{Outcome, Refusal, TaskId};
-use longhaul_mcp::{Denial, Reply, TaskRef, error_body, sse, v2025};
+use longhaul_mcp::{Denial, Reply, TaskRef, error_body, v2025};
 use longhaul_rpc::Error;
 
 use crate::endpoint::{Answer, Asked, No, ended};
@@ -151,10 +151,10 @@ impl Source for ResultStream {
                 if let Some(operation) = self.operation.take() {
                     operation.end(how);
                 }
-                Some(sse::message(None, &body))
+                Some(self.ids.last(&body))
             }
             // No answer is wanted any more; the task goes on.
-            () = unwanted.cancelled() => None,
+            () = unwanted.cancelled() => Some(self.ids.nothing_more()),
             () = drain.cancelled() => Some(self.ids.come_back()),
             comment = self.keep_alive.due() => return Some(comment),
         };

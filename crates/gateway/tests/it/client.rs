@@ -318,6 +318,20 @@ impl Client {
         into_stream(self.send("GET", &extra, b"").await).await
     }
 
+    /// Reads a stream to its end, which must say that there is no more: no client comes back for ever.
+    pub async fn over(&self, mut stream: Stream, messages: usize) {
+        let mut last = None;
+        for _ in 0..messages.max(1) {
+            let event = stream.event().await.expect("the stream ended without its last event");
+            assert_eq!(event.data.as_deref().is_some_and(|data| !data.is_empty()), messages > 0, "{event:?}");
+            last = event.id;
+        }
+        assert_eq!(stream.event().await, None);
+        let last = last.expect("the last event has no id");
+        let head = self.send("GET", &format!("Last-Event-ID: {last}\r\n"), b"").await.head().await.unwrap();
+        assert_eq!(head.status, 204, "a client that comes back is told to stay away");
+    }
+
     pub async fn notify(&self, method: &str, params: Value) {
         let answer = self.post(&json!({"jsonrpc": "2.0", "method": method, "params": params})).await;
         assert_eq!((answer.status(), answer.body.len()), (202, 0));

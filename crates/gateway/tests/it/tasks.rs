@@ -175,7 +175,7 @@ async fn hanging_up_or_cancelling_the_wait_leaves_the_task_alone() {
     cancelled.event().await.unwrap();
     other.event().await.unwrap();
     client.at(world.b.at).notify("notifications/cancelled", json!({"requestId": 2})).await;
-    assert_eq!(cancelled.event().await, None);
+    client.over(cancelled, 0).await;
     assert_eq!(client.ok("tasks/get", json!({"taskId": id})).await["status"], "working");
     world.store.finish(&id, text("done"));
     assert_eq!(other.message().await["result"]["content"][0]["text"], "done");
@@ -284,6 +284,19 @@ async fn a_stream_is_resumed_where_it_was_lost_and_only_with_its_own_event_id() 
     world.store.clock.advance(std::time::Duration::from_secs(3601));
     let mut late = there.get(Some(&seen)).await;
     assert_eq!(late.message().await["error"]["code"], -32602);
+    assert_eq!(late.event().await, None);
+    there.over(there.get(Some(&seen)).await, 1).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_in_an_error_says_that_there_is_no_more() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let id = client.create("echo").await;
+    let mut stream = client.stream(json!(1), "tasks/result", json!({"taskId": id})).await;
+    stream.event().await.unwrap();
+    client.ok("tasks/cancel", json!({"taskId": id})).await;
+    client.over(stream, 1).await;
 }
 
 #[tokio::test]
