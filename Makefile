@@ -9,7 +9,7 @@ help: ## print the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## run a long call from a real client through the whole system, and print what happens
-	cargo build --workspace --all-targets
+	cargo build --bin longhaul
 	scripts/demo
 
 dev: ## keep the whole system running in one process on 127.0.0.1:8080
@@ -31,6 +31,7 @@ test: ## every test, on a private Postgres and Redis, then the real clients
 	$(MAKE) --no-print-directory clients
 
 clients: ## MCP clients from PyPI and npm, as they are
+	cargo build --workspace --all-targets
 	scripts/clients/run
 
 bench: ## rates and latencies beside their floors; writes target/bench/latest.json

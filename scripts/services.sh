@@ -2,6 +2,7 @@
 # Private Postgres and Redis for tests and benchmarks, on free ports of 127.0.0.1, in a folder of their own.
 #
 #   services.sh start [--durable] DIR   starts both and prints `export` lines with their URLs
+#   services.sh again DIR               starts Postgres again, as it was, after a test has killed it
 #   services.sh stop DIR                stops both and removes DIR
 #
 # By default Postgres does not wait for the disk, since nothing outlives the tests; `--durable` leaves it as it comes.
@@ -54,6 +55,11 @@ as_postgres() {
     fi
 }
 
+run_postgres() {
+    as_postgres "$(postgres_bin)/pg_ctl" -D "$1/postgres/data" -l "$1/postgres/log" -w -s -o "$(cat "$1/postgres/settings")" start \
+        >/dev/null
+}
+
 start_postgres() {
     local dir=$1 durable=$2 bin port settings
     bin=$(postgres_bin)
@@ -68,8 +74,8 @@ start_postgres() {
         --locale=C.UTF-8 >"$dir/initdb.log" || die "initdb failed: $(cat "$dir/initdb.log")"
     for _ in $(seq $ATTEMPTS_MAX); do
         port=$(free_port)
-        if as_postgres "$bin/pg_ctl" -D "$dir/postgres/data" -l "$dir/postgres/log" -w -s -o "$settings -p $port" start \
-            >/dev/null; then
+        echo "$settings -p $port" >"$dir/postgres/settings"
+        if run_postgres "$dir"; then
             echo "export LONGHAUL_TEST_POSTGRES=postgres://postgres@127.0.0.1:$port/postgres"
             echo "export LONGHAUL_TEST_POSTGRES_PID=$(head -n 1 "$dir/postgres/data/postmaster.pid")"
             return
@@ -115,6 +121,21 @@ start() {
     start_redis "$dir"
 }
 
+again() {
+    [ $# = 1 ] || die "again DIR"
+    local dir pid
+    dir=$(readlink -f "$1")
+    [ -e "$dir/longhaul-services" ] || die "$dir was not made by start"
+    # Postgres takes a killed server that its parent has not collected for a living one.
+    pid=$(head -n 1 "$dir/postgres/data/postmaster.pid")
+    if [ -e "/proc/$pid" ] && ! grep -q '^State:[[:space:]]*Z' "/proc/$pid/status" 2>/dev/null; then
+        die "Postgres still runs as $pid"
+    fi
+    rm -f "$dir/postgres/data/postmaster.pid"
+    run_postgres "$dir" || die "Postgres does not start: $(tail -n 5 "$dir/postgres/log")"
+    echo "export LONGHAUL_TEST_POSTGRES_PID=$(head -n 1 "$dir/postgres/data/postmaster.pid")"
+}
+
 stop() {
     [ $# = 1 ] || die "stop DIR"
     local dir
@@ -132,6 +153,6 @@ stop() {
 }
 
 case "${1:-}" in
-start | stop) "$@" ;;
-*) die "start [--durable] DIR | stop DIR" ;;
+start | again | stop) "$@" ;;
+*) die "start [--durable] DIR | again DIR | stop DIR" ;;
 esac

@@ -126,7 +126,7 @@ impl<'a> Product<'a> {
     async fn run(&mut self, work: Work, clients: usize, length: Duration) -> Result<Sample> {
         let callers = &mut self.sessions[..clients];
         let (ended, open, turn) = (&self.ended, &self.open, &self.turn);
-        let pick = |ids: &'_ Vec<String>| {
+        let pick = |ids: &[String]| {
             turn.set(turn.get() + 1);
             mixed(turn.get()) as usize % ids.len()
         };
@@ -149,8 +149,10 @@ impl<'a> Product<'a> {
             Work::Create => {
                 let create = async |session: &mut Session| tasks::create(session).await.map(drop);
                 let sample = measure::run(callers, length, create).await;
-                // Tasks are claimed in the order of their creation: with this one, those before it are done.
-                tasks::create_and_wait(&mut self.sessions[0]).await?;
+                if sample.is_ok() {
+                    // Tasks are claimed in the order of their creation: with this one, those before it are done.
+                    tasks::create_and_wait(&mut self.sessions[0]).await?;
+                }
                 sample
             }
         };

@@ -92,6 +92,28 @@ impl Client {
         tokio::time::timeout(PATIENCE, request.body(body.to_string()).send()).await.unwrap().unwrap()
     }
 
+    /// Posts a body as it is; gives the status, the type and the whole body of the answer.
+    pub async fn exchange(&self, body: &str, accept: &str) -> (u16, String, String) {
+        let request = self.request(reqwest::Method::POST).header(CONTENT_TYPE, JSON).header(ACCEPT, accept);
+        let response = tokio::time::timeout(PATIENCE, request.body(body.to_owned()).send()).await.unwrap().unwrap();
+        let kind = response.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap().to_owned());
+        let status = response.status().as_u16();
+        let body = tokio::time::timeout(PATIENCE, response.text()).await.unwrap().unwrap();
+        (status, kind.unwrap_or_default(), body)
+    }
+
+    /// Waits for a task's result, and gives the whole answer.
+    pub async fn result(&self, id: &str) -> Value {
+        self.ask("tasks/result", json!({"taskId": id})).await
+    }
+
+    /// Sends a notification.
+    pub async fn notify(&self, method: &str, params: Value) {
+        let response = self.post(&json!({"jsonrpc": "2.0", "method": method, "params": params}), BOTH).await;
+        assert_eq!(response.status(), 202);
+        assert_eq!(response.text().await.unwrap(), "");
+    }
+
     /// A request object with a fresh id.
     pub fn frame(&self, method: &str, params: &Value) -> Value {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,9 @@
 //! The harness: clients of `/mcp`, the whole system in this process, and the real binary as processes.
 #![expect(clippy::unwrap_used, reason = "a broken harness may as well panic")]
 
+pub mod capture;
 pub mod client;
+pub mod database;
 pub mod schema;
 pub mod services;
 pub mod world;

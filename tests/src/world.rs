@@ -13,12 +13,16 @@ use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{Links, ServiceToken};
 use longhaul_taskstore::TaskStore;
 use longhaul_worker::{Answer, Context, Failure, Listening, Tool};
-use secrecy::SecretString;
+use longhaul_core::TaskSupport;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::client::{Client, PATIENCE};
+use crate::database::Database;
 use crate::services;
 
 /// An agent of tenant `acme`.
@@ -54,9 +58,16 @@ pub struct World {
     stores: Mutex<Vec<TaskStore>>,
     /// What the `hold` tool does.
     pub gate: Gate,
-    /// Each role by its name: its drain, and what waits for its end.
-    roles: Mutex<Vec<(String, CancellationToken, TaskTracker)>>,
+    roles: Mutex<Vec<Role>>,
     _folder: tempfile::TempDir,
+}
+
+struct Role {
+    name: String,
+    drain: CancellationToken,
+    crash: CancellationToken,
+    /// Whether it ended well; a crash counts as well.
+    ended: JoinHandle<()>,
 }
 
 /// Controls the `hold` tool: it starts, says so, and waits until it is let go or cancelled.
@@ -93,7 +104,8 @@ impl Gate {
         tokio::time::timeout(PATIENCE, async { self.stops.lock().await.recv().await }).await.unwrap().unwrap()
     }
 
-    fn tool(&self) -> Tool {
+    /// A tool of this name that waits for the gate.
+    pub fn tool(&self, name: &str) -> Tool {
         let gate = self.clone();
         let run = move |context: Context, _: bytes::Bytes| {
             let gate = gate.clone();
@@ -110,8 +122,39 @@ impl Gate {
                 }
             }
         };
-        Tool::raw(&br#"{"name": "hold", "description": "Waits.", "inputSchema": {"type": "object"}}"#[..], run)
+        Tool::raw(&br#"{"description": "Waits.", "inputSchema": {"type": "object"}}"#[..], run).name(name)
     }
+}
+
+/// What every worker of a world offers beside the demo tools.
+fn tools(gate: &Gate) -> Vec<Tool> {
+    let raw = |name: &str, answer: fn(Value) -> String| {
+        let run = move |_: Context, arguments: bytes::Bytes| async move {
+            Answer::raw(answer(serde_json::from_slice(&arguments)?))
+        };
+        Tool::raw(&br#"{"description": "For tests.", "inputSchema": {"type": "object"}}"#[..], run).name(name)
+    };
+    let mirror = |_: Context, arguments: bytes::Bytes| async move {
+        let arguments = std::str::from_utf8(&arguments)?;
+        Answer::raw(format!(r#"{{"content":[],"structuredContent":{arguments}}}"#))
+    };
+    vec![
+        gate.tool("hold"),
+        // Answers with its arguments as they came, once.
+        Tool::raw(&br#"{"description": "A mirror.", "inputSchema": {"type": "object"}}"#[..], mirror).name("mirror"),
+        // Answers with so many bytes of text.
+        raw("blob", |arguments| {
+            let text = "x".repeat(arguments["bytes"].as_u64().unwrap_or_default() as usize);
+            format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#)
+        }),
+        // Tells the trace that its run belongs to.
+        raw("trace", |_| {
+            let trace = longhaul_rpc::trace::current().unwrap_or_default();
+            format!(r#"{{"content":[{{"type":"text","text":"{trace}"}}]}}"#)
+        }),
+        raw("task-only", |_| r#"{"content":[]}"#.into()).task_support(TaskSupport::Required),
+        raw("call-only", |_| r#"{"content":[]}"#.into()).task_support(TaskSupport::Forbidden),
+    ]
 }
 
 impl World {
@@ -172,10 +215,14 @@ impl World {
     }
 
     fn run(&self, name: &str, drain: CancellationToken, running: Running) {
-        let tracker = TaskTracker::new();
-        tracker.spawn(async move { running.await.unwrap() });
-        tracker.close();
-        self.roles.lock().unwrap().push((name.to_owned(), drain, tracker));
+        let crash = CancellationToken::new();
+        let crashed = crash.clone();
+        let ended = TaskTracker::new().spawn(async move {
+            if let Some(ended) = crashed.run_until_cancelled(running).await {
+                ended.unwrap();
+            }
+        });
+        self.roles.lock().unwrap().push(Role { name: name.to_owned(), drain, crash, ended });
     }
 
     /// Starts a task-store.
@@ -187,8 +234,13 @@ impl World {
         self.run(name, drain, running);
     }
 
-    /// Starts a worker with the demo tools and `hold`; returns once it is attached.
+    /// Starts a worker with the tools of every worker; returns once it is attached.
     pub async fn start_worker(&self, name: &str) {
+        self.start_worker_with(name, Vec::new()).await;
+    }
+
+    /// Starts a worker that has `more` tools; returns once it is attached.
+    pub async fn start_worker_with(&self, name: &str, more: Vec<Tool>) {
         let drain = CancellationToken::new();
         let listening =
             Listening { listener: self.links.listen(name), advertise_url: format!("memory://{name}") };
@@ -196,7 +248,8 @@ impl World {
         let mut config = (*self.config).clone();
         config.runner.name = Some(name.to_owned());
         site.config = Arc::new(config);
-        let (mut attached, running) = site.runner(vec![self.gate.tool()], listening, drain.clone()).unwrap();
+        let tools = tools(&self.gate).into_iter().chain(more).collect();
+        let (mut attached, running) = site.runner(tools, listening, drain.clone()).unwrap();
         self.run(name, drain, running);
         tokio::time::timeout(PATIENCE, attached.wait_for(|attached| *attached)).await.unwrap().unwrap();
     }
@@ -214,15 +267,40 @@ impl World {
         url
     }
 
+    fn take(&self, name: &str) -> Vec<Role> {
+        self.roles.lock().unwrap().extract_if(.., |role| role.name.starts_with(name)).collect()
+    }
+
     /// Tells the roles whose names start so to end, and waits until they have.
     pub async fn end(&self, name: &str) {
-        let ending: Vec<_> = self.roles.lock().unwrap().extract_if(.., |(role, ..)| role.starts_with(name)).collect();
-        for (_, drain, _) in &ending {
-            drain.cancel();
+        let ending = self.take(name);
+        ending.iter().for_each(|role| role.drain.cancel());
+        for Role { name, ended, .. } in ending {
+            let ended = tokio::time::timeout(PATIENCE, ended).await;
+            ended.unwrap_or_else(|_| panic!("{name} does not end")).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
-        for (role, _, ended) in ending {
-            tokio::time::timeout(PATIENCE, ended.wait()).await.unwrap_or_else(|_| panic!("{role} does not end"));
+    }
+
+    /// Drops the roles whose names start so where they stand: they say no goodbye.
+    pub async fn crash(&self, name: &str) {
+        let crashing = self.take(name);
+        assert!(!crashing.is_empty(), "there is no {name}");
+        for Role { crash, ended, .. } in crashing {
+            crash.cancel();
+            ended.await.unwrap();
         }
+    }
+
+    /// A connection of the test's own to the database.
+    pub async fn database(&self) -> Database {
+        Database::connect(self.database.expose_secret()).await
+    }
+
+    /// A client of each gateway, with a session of its own.
+    pub async fn clients(&self, token: &str) -> [Client; 2] {
+        let one = Client::connect(&self.urls[0], Some(token)).await;
+        let other = Client::connect(&self.urls[1], Some(token)).await;
+        [one, other]
     }
 
     /// A client of the first gateway.
