@@ -131,7 +131,7 @@ again() {
     if [ -e "/proc/$pid" ] && ! grep -q '^State:[[:space:]]*Z' "/proc/$pid/status" 2>/dev/null; then
         die "Postgres still runs as $pid"
     fi
-    rm -f "$dir/postgres/data/postmaster.pid"
+    rm -f "$dir/postgres/data/postmaster.pid" "$dir"/postgres/.s.PGSQL.*
     run_postgres "$dir" || die "Postgres does not start: $(tail -n 5 "$dir/postgres/log")"
     echo "export LONGHAUL_TEST_POSTGRES_PID=$(head -n 1 "$dir/postgres/data/postmaster.pid")"
 }

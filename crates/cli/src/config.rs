@@ -44,7 +44,7 @@ pub struct Config {
     pub task_max_result_bytes: usize,
     /// How often a worker renews its leases, in milliseconds. A lease lasts three times as long.
     pub task_heartbeat_ms: u64,
-    /// How long ended tasks' audit rows are kept, in days.
+    /// How long audit rows are kept, in days; 0 is for ever.
     pub audit_retention_days: u32,
     /// Keys that seal session ids, cursors and event ids: one base64 of 32 bytes a line, the present one first.
     pub seal_keys_file: Option<PathBuf>,
@@ -135,7 +135,7 @@ pub struct CredentialConfig {
 pub struct TaskstoreConfig {
     /// Where gateways and workers reach it.
     pub listen: SocketAddr,
-    /// `postgres://…`, or `sqlite://FILE` for a laptop.
+    /// `postgres://…`, or `sqlite:FILE` for a laptop.
     #[serde(serialize_with = "hidden")]
     pub database_url: Option<SecretString>,
     /// A file with it.

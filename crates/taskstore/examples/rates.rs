@@ -33,8 +33,11 @@ fn task(client: usize, turn: usize) -> NewTask {
 }
 
 /// Runs `work` with `clients` at once; prints the rate and the times of single calls.
-async fn measure<F: Future<Output = ()> + Send>(name: &str, clients: usize, work: impl Fn(usize, usize) -> F + Send + Sync + 'static)
-where
+async fn measure<F: Future<Output = ()> + Send>(
+    name: &str,
+    clients: usize,
+    work: impl Fn(usize, usize) -> F + Send + Sync + 'static,
+) where
     F: 'static,
 {
     let (work, tracker, start) = (Arc::new(work), TaskTracker::new(), Instant::now());

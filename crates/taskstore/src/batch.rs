@@ -137,7 +137,7 @@ async fn write<I: Item, O: Send + 'static>(name: &'static str, batch: Vec<Waitin
             }
         }
         // One of them is at fault: alone, it fails alone.
-        Err(Fault::Failed(_)) if items.len() > 1 => {
+        Err(Fault::Failed(_) | Fault::Taken(_)) if items.len() > 1 => {
             for (item, answer) in items.iter().zip(answers) {
                 let outcome = statement([item.clone()].into()).await;
                 let _ = answer.send(outcome.and_then(|outcomes| {

@@ -118,7 +118,10 @@ fn is_postgres(url: &str) -> bool {
 
 /// Brings the schema of the PostgreSQL database at `url` up to date. (SQLite is migrated when it is opened.)
 pub async fn migrate(url: &str) -> anyhow::Result<()> {
-    anyhow::ensure!(is_postgres(url), "only a PostgreSQL database is migrated; an SQLite file is brought up to date when it is opened");
+    anyhow::ensure!(
+        is_postgres(url),
+        "only a PostgreSQL database is migrated; an SQLite file is brought up to date when it is opened"
+    );
     store::postgres::migrate(url).await
 }
 
@@ -141,41 +144,59 @@ impl TaskStore {
         let caps = Caps { open: config.max_open, live: config.max_live };
         let creates = {
             let (store, hints) = (store.clone(), hints.clone());
-            Batcher::start("create", CREATE_WRITERS, &tasks, &stop, Arc::new(move |rows: Arc<[NewRow]>| {
-                let (store, hints) = (store.clone(), hints.clone());
-                Box::pin(async move {
-                    let created = insist(|| store.create(&rows, caps)).await?;
-                    for (row, created) in rows.iter().zip(&created) {
-                        if let Created::At(_) = created {
-                            metrics::created(&row.new.tool);
-                            hints.created(row.new.id, &row.new.tool);
+            Batcher::start(
+                "create",
+                CREATE_WRITERS,
+                &tasks,
+                &stop,
+                Arc::new(move |rows: Arc<[NewRow]>| {
+                    let (store, hints) = (store.clone(), hints.clone());
+                    Box::pin(async move {
+                        let created = insist(|| store.create(&rows, caps)).await?;
+                        for (row, created) in rows.iter().zip(&created) {
+                            if let Created::At(_) = created {
+                                metrics::created(&row.new.tool);
+                                hints.created(row.new.id, &row.new.tool);
+                            }
                         }
-                    }
-                    Ok(created)
-                })
-            }))
+                        Ok(created)
+                    })
+                }),
+            )
         };
         let commits = {
             let (store, hints) = (store.clone(), hints.clone());
-            Batcher::start("commit", COMMIT_WRITERS, &tasks, &stop, Arc::new(move |writes: Arc<[Write]>| {
-                let (store, hints) = (store.clone(), hints.clone());
-                Box::pin(async move {
-                    let committed = insist(|| store.commit(&writes)).await?;
-                    for (write, committed) in writes.iter().zip(&committed) {
-                        if let Some(committed) = committed {
-                            ops::committed(write, committed, &hints);
+            Batcher::start(
+                "commit",
+                COMMIT_WRITERS,
+                &tasks,
+                &stop,
+                Arc::new(move |writes: Arc<[Write]>| {
+                    let (store, hints) = (store.clone(), hints.clone());
+                    Box::pin(async move {
+                        let committed = insist(|| store.commit(&writes)).await?;
+                        for (write, committed) in writes.iter().zip(&committed) {
+                            if let Some(committed) = committed {
+                                ops::committed(write, committed, &hints);
+                            }
                         }
-                    }
-                    Ok(committed)
-                })
-            }))
+                        Ok(committed)
+                    })
+                }),
+            )
         };
         let loads = {
             let store = store.clone();
-            Arc::new(Batcher::start("load", LOAD_READERS, &tasks, &stop, Arc::new(move |wanted: Arc<[Wanted]>| {
-                let store = store.clone();
-                Box::pin(async move { insist(|| store.load(&wanted)).await })
-            })))
+            Arc::new(Batcher::start(
+                "load",
+                LOAD_READERS,
+                &tasks,
+                &stop,
+                Arc::new(move |wanted: Arc<[Wanted]>| {
+                    let store = store.clone();
+                    Box::pin(async move { insist(|| store.load(&wanted)).await })
+                }),
+            ))
         };
         let (listener, looks, heard) = (hints.clone(), loads.clone(), hints.bus.subscribe());
         tasks.spawn(stop.clone().run_until_cancelled_owned(async move { listener.listen(heard, &looks).await }));

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 
 use longhaul_bus::{Control as ControlHint, Hint};
 use longhaul_core::{
-    CallError, Change, Fence, LeaseToken, NewTask, Outcome, Phase, Principal, Progress, Refusal, Task, TaskId, Timestamp,
-    WorkerId, WorkerInfo,
+    CallError, Change, Fence, LeaseToken, NewTask, Outcome, Phase, Principal, Progress, Refusal, Task, TaskId,
+    Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
     Assignment, Claim, Control, Directive, Directives, Error, Page, Position, Report, TaskCount, Tasks, Work,
@@ -237,14 +237,14 @@ impl Work for TaskStore {
         let progress = report.progress.filter(finite);
         let held = Some((fence.attempt, fence.token.clone()));
         let decide = |task: Task| task.report(&fence, report.status_message.clone(), progress.clone());
-        self.change("report", fence.id, held, |loaded| anyones(loaded), decide).await
+        self.change("report", fence.id, held, anyones, decide).await
     }
 
     async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error> {
         let outcome = self.bounded(outcome);
         let held = Some((fence.attempt, fence.token.clone()));
         let decide = |task: Task| task.complete(&fence, outcome.clone());
-        match self.change("complete", fence.id, held, |loaded| anyones(loaded), decide).await {
+        match self.change("complete", fence.id, held, anyones, decide).await {
             Err(Error::Refused(refusal @ Refusal::AlreadyEnded(ending))) if ending == outcome.ending() => {
                 self.repeated(&fence, &outcome).await?.ok_or(refusal.into())
             }
@@ -331,7 +331,9 @@ impl TaskStore {
             let bare = weight(change.outcome.as_ref()) == 0;
             wanted = bare.then(|| change.task.clone());
             let mut task = change.task.clone();
-            if let Some(committed) = self.inner.commits.put(Write { change, held: held.clone(), overdue: false }).await? {
+            if let Some(committed) =
+                self.inner.commits.put(Write { change, held: held.clone(), overdue: false }).await?
+            {
                 task.updated_at = committed.updated_at;
                 return Ok(task);
             }

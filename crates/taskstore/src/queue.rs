@@ -17,10 +17,13 @@ pub(crate) struct Queue(Mutex<Inner>);
 struct Inner {
     next: u64,
     /// Waiting claims, the longest-waiting first, by the tools they run.
-    waiting: HashMap<Arc<[String]>, VecDeque<(u64, oneshot::Sender<()>)>>,
+    waiting: HashMap<Arc<[String]>, VecDeque<Waiting>>,
     own: VecDeque<TaskId>,
     own_set: HashSet<TaskId>,
 }
+
+/// A place's number, and how to wake who is there.
+type Waiting = (u64, oneshot::Sender<()>);
 
 /// A place in the queue; given up when dropped.
 pub(crate) struct Place<'a> {

@@ -111,7 +111,11 @@ impl TaskStore {
 }
 
 /// Sweeps again and again; for as long as it fails, the next time tries again.
-pub(crate) async fn every<F: Future<Output = Result<u64, Error>>>(period: Duration, name: &'static str, sweep: impl Fn() -> F) {
+pub(crate) async fn every<F: Future<Output = Result<u64, Error>>>(
+    period: Duration,
+    name: &'static str,
+    sweep: impl Fn() -> F,
+) {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -30,13 +30,16 @@ pub(crate) enum Fault {
     /// The database refused the statement; it had no effect.
     #[error("the database refused: {0}")]
     Failed(String),
+    /// Somebody else has just written the same; it had no effect.
+    #[error("somebody else was faster: {0}")]
+    Taken(String),
 }
 
 impl From<Fault> for longhaul_rpc::Error {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Unknown(_) => Self::Unavailable(fault.to_string()),
-            Fault::Failed(_) => Self::Fault(fault.to_string()),
+            Fault::Failed(_) | Fault::Taken(_) => Self::Fault(fault.to_string()),
         }
     }
 }
@@ -46,15 +49,18 @@ impl From<&sqlx::Error> for Fault {
         match error {
             sqlx::Error::Database(database) => {
                 let code = database.code().unwrap_or_default().into_owned();
+                // The message of a constraint quotes no values; the detail would.
+                let why = format!("{code} {}", database.message());
                 match passing(&code) {
-                    true => Self::Unknown(format!("{code} {}", database.message())),
-                    // The message of a constraint quotes no values; the detail would.
-                    false => Self::Failed(format!("{code} {}", database.message())),
+                    true => Self::Unknown(why),
+                    false if database.is_unique_violation() => Self::Taken(why),
+                    false => Self::Failed(why),
                 }
             }
-            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) | sqlx::Error::RowNotFound => {
-                Self::Failed(error.to_string())
-            }
+            sqlx::Error::ColumnDecode { .. }
+            | sqlx::Error::Decode(_)
+            | sqlx::Error::Encode(_)
+            | sqlx::Error::RowNotFound => Self::Failed(error.to_string()),
             _ => Self::Unknown(error.to_string()),
         }
     }

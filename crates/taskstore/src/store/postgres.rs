@@ -18,7 +18,8 @@ use sqlx::query::Query;
 use self::link::Lane;
 use super::row::{self, TaskRow as _, at, there};
 use super::{
-    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, PhaseCount, Retention, Store, Wanted, Wish, Write, micros,
+    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, PhaseCount, Retention, Store, Wanted, Wish, Write,
+    micros,
 };
 
 pub(crate) use self::link::{check_durability, check_schema, migrate};
@@ -54,7 +55,8 @@ impl Store for PostgresStore {
             return answers.iter().map(created).collect();
         }
         // A caller's first task: its counters are missing. The rest of the batch was committed and is known now.
-        let mut owners: Vec<_> = rows.iter().flat_map(|row| [(tenant(row), row.owner.clone()), (tenant(row), String::new())]).collect();
+        let mut owners: Vec<_> =
+            rows.iter().flat_map(|row| [(tenant(row), row.owner.clone()), (tenant(row), String::new())]).collect();
         owners.sort();
         owners.dedup();
         let (tenants, owners): (Vec<_>, Vec<_>) = owners.into_iter().unzip();
@@ -78,7 +80,8 @@ impl Store for PostgresStore {
 
     async fn load(&self, wanted: &[Wanted]) -> Answer<Vec<Loaded>> {
         let ids: Vec<_> = wanted.iter().map(|wanted| wanted.id.to_string()).collect();
-        let (tenants, owners): (Vec<_>, Vec<_>) = wanted.iter().map(|wanted| wanted.outcome_for.clone().unzip()).unzip();
+        let (tenants, owners): (Vec<_>, Vec<_>) =
+            wanted.iter().map(|wanted| wanted.outcome_for.clone().unzip()).unzip();
         let rows = self.calls.all("load", sqlx::query(sql::LOAD).bind(ids).bind(tenants).bind(owners)).await?;
         rows.iter()
             .map(|row| {
@@ -101,7 +104,8 @@ impl Store for PostgresStore {
         let mut committed = vec![None; writes.len()];
         for row in &rows {
             let place = there(row.long(0)?, "a place")? as usize - 1;
-            let moments = Committed { updated_at: row::moment(row, 1)?, claimed_at: row.long(2)?.map(Timestamp::from_micros) };
+            let moments =
+                Committed { updated_at: row::moment(row, 1)?, claimed_at: row.long(2)?.map(Timestamp::from_micros) };
             *there(committed.get_mut(place), "its place")? = Some(moments);
         }
         Ok(committed)
@@ -122,7 +126,7 @@ impl Store for PostgresStore {
         };
         let rows = match self.calls.all("claim", query()).await {
             // Another copy of this claim was faster: what it took is there now.
-            Err(Fault::Failed(why)) if why.contains("tasks_running") => self.calls.all("claim", query()).await?,
+            Err(Fault::Taken(_)) => self.calls.all("claim", query()).await?,
             rows => rows?,
         };
         rows.iter().map(row::assignment).collect()
@@ -184,10 +188,8 @@ impl Store for PostgresStore {
     }
 
     async fn orphans(&self, worker: &WorkerId, limit: u32) -> Answer<Vec<Task>> {
-        let query = sqlx::query(sql::ORPHANS)
-            .bind(worker.name.clone())
-            .bind(worker.incarnation.clone())
-            .bind(i64::from(limit));
+        let query =
+            sqlx::query(sql::ORPHANS).bind(worker.name.clone()).bind(worker.incarnation.clone()).bind(i64::from(limit));
         self.pulse.all("orphans", query).await?.iter().map(row::task).collect()
     }
 
@@ -204,14 +206,16 @@ impl Store for PostgresStore {
     }
 
     async fn end_session(&self, session: &str, expires_at: Timestamp) -> Answer<()> {
-        let query = sqlx::query("INSERT INTO ended_sessions (session, expires_at) VALUES ($1, $2) ON CONFLICT DO NOTHING")
-            .bind(session.to_owned())
-            .bind(expires_at.as_micros());
+        let query =
+            sqlx::query("INSERT INTO ended_sessions (session, expires_at) VALUES ($1, $2) ON CONFLICT DO NOTHING")
+                .bind(session.to_owned())
+                .bind(expires_at.as_micros());
         self.calls.all("end_session", query).await.map(drop)
     }
 
     async fn ended_sessions(&self) -> Answer<Vec<String>> {
-        let query = sqlx::query("SELECT session FROM ended_sessions WHERE expires_at > longhaul_now() ORDER BY session");
+        let query =
+            sqlx::query("SELECT session FROM ended_sessions WHERE expires_at > longhaul_now() ORDER BY session");
         self.calls.all("ended_sessions", query).await?.iter().map(|row| there(row.text(0)?, "session")).collect()
     }
 
@@ -285,7 +289,8 @@ fn create(rows: &[NewRow], caps: Caps) -> Sql {
     let many = rows.len();
     let (mut ids, mut tenants, mut owners, mut tools) =
         (Vec::with_capacity(many), Vec::with_capacity(many), Vec::with_capacity(many), Vec::with_capacity(many));
-    let (mut arguments, mut ttls, mut tokens) = (Vec::with_capacity(many), Vec::with_capacity(many), Vec::with_capacity(many));
+    let (mut arguments, mut ttls, mut tokens) =
+        (Vec::with_capacity(many), Vec::with_capacity(many), Vec::with_capacity(many));
     let (mut sessions, mut parents) = (Vec::with_capacity(many), Vec::with_capacity(many));
     for row in rows {
         ids.push(row.new.id.to_string());

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use longhaul_core::{
-    CallError, Ending, Interruption, Lease, LeaseToken, Outcome, Phase, Principal, Progress, Task, TaskSupport, TenantId,
-    Timestamp, ToolDef, WorkerId, WorkerInfo,
+    CallError, Ending, Interruption, Lease, LeaseToken, Outcome, Phase, Principal, Progress, Task, TaskSupport,
+    TenantId, Timestamp, ToolDef, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::Assignment;
 use serde::{Deserialize, Serialize};
@@ -15,10 +15,48 @@ use super::{Fault, Stored};
 macro_rules! task_columns {
     ($t:literal) => {
         concat!(
-            $t, ".id, ", $t, ".tenant, ", $t, ".owner, ", $t, ".tool, ", $t, ".phase, ", $t, ".ending, ", $t, ".version, ",
-            $t, ".attempt, ", $t, ".worker_name, ", $t, ".worker_incarnation, ", $t, ".lease_token, ", $t, ".lease_until, ",
-            $t, ".status_message, ", $t, ".progress, ", $t, ".progress_total, ", $t, ".progress_message, ",
-            $t, ".progress_token, ", $t, ".session, ", $t, ".created_at, ", $t, ".updated_at, ", $t, ".ttl_ms"
+            $t,
+            ".id, ",
+            $t,
+            ".tenant, ",
+            $t,
+            ".owner, ",
+            $t,
+            ".tool, ",
+            $t,
+            ".phase, ",
+            $t,
+            ".ending, ",
+            $t,
+            ".version, ",
+            $t,
+            ".attempt, ",
+            $t,
+            ".worker_name, ",
+            $t,
+            ".worker_incarnation, ",
+            $t,
+            ".lease_token, ",
+            $t,
+            ".lease_until, ",
+            $t,
+            ".status_message, ",
+            $t,
+            ".progress, ",
+            $t,
+            ".progress_total, ",
+            $t,
+            ".progress_message, ",
+            $t,
+            ".progress_token, ",
+            $t,
+            ".session, ",
+            $t,
+            ".created_at, ",
+            $t,
+            ".updated_at, ",
+            $t,
+            ".ttl_ms"
         )
     };
 }
@@ -177,7 +215,10 @@ pub(crate) fn worker<R: TaskRow>(row: &R) -> Result<WorkerInfo, Fault> {
 }
 
 fn utf8(bytes: Option<Bytes>) -> Result<Option<String>, Fault> {
-    bytes.map(|bytes| String::from_utf8(bytes.into())).transpose().map_err(|_| Fault::Failed("text is not UTF-8".into()))
+    bytes
+        .map(|bytes| String::from_utf8(bytes.into()))
+        .transpose()
+        .map_err(|_| Fault::Failed("text is not UTF-8".into()))
 }
 
 /// How an ending is spelt in a row.
@@ -224,7 +265,12 @@ pub(crate) fn outcome(outcome: Option<&Outcome>) -> (Option<&[u8]>, Option<i32>,
     }
 }
 
-fn outcome_from(ending: Ending, body: Option<Bytes>, code: Option<i32>, message: Option<Bytes>) -> Result<Outcome, Fault> {
+fn outcome_from(
+    ending: Ending,
+    body: Option<Bytes>,
+    code: Option<i32>,
+    message: Option<Bytes>,
+) -> Result<Outcome, Fault> {
     Ok(match ending {
         Ending::Result { is_error } => Outcome::Result { is_error, body: there(body, "result")? },
         Ending::Error => Outcome::Error(CallError {

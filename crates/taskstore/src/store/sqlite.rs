@@ -13,13 +13,16 @@ use longhaul_core::{Clock, Event, LimitScope, Task, TaskId, Timestamp, WorkerId,
 use longhaul_rpc::{Assignment, Position, TaskCount};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::query::Query;
-use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
-use sqlx::{ConnectOptions as _, Sqlite, SqlStr};
+use sqlx::sqlite::{
+    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions as _, SqlStr, Sqlite};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::row::{self, TaskRow as _, at, task_columns, there};
 use super::{
-    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, PhaseCount, Retention, Store, Wanted, Wish, Write, micros,
+    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, PhaseCount, Retention, Store, Wanted, Wish, Write,
+    micros,
 };
 
 /// How long a statement waits for another process that writes.
@@ -297,7 +300,8 @@ impl Store for SqliteStore {
         let now = self.now(&mut reader).await?;
         let mut changed = Vec::new();
         for (id, version) in seen {
-            let query = sqlx::query("SELECT version FROM tasks WHERE id = ?1 AND (expires_at IS NULL OR expires_at > ?2)");
+            let query =
+                sqlx::query("SELECT version FROM tasks WHERE id = ?1 AND (expires_at IS NULL OR expires_at > ?2)");
             let row = all(&mut reader, query.bind(id.to_string()).bind(now)).await?.pop();
             let present = match row {
                 Some(row) => there(row.long(0)?, "version")? as u64,
@@ -334,12 +338,14 @@ impl Store for SqliteStore {
     async fn attach(&self, worker: &WorkerInfo) -> Answer<()> {
         let mut work = self.begin().await?;
         let now = work.now;
-        let query = sqlx::query("INSERT OR REPLACE INTO workers (name, incarnation, url, tools, last_seen) VALUES (?1, ?2, ?3, ?4, ?5)")
-            .bind(&worker.id.name)
-            .bind(&worker.id.incarnation)
-            .bind(worker.url.as_deref())
-            .bind(row::tools(&worker.tools)?)
-            .bind(now);
+        let query = sqlx::query(
+            "INSERT OR REPLACE INTO workers (name, incarnation, url, tools, last_seen) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )
+        .bind(&worker.id.name)
+        .bind(&worker.id.incarnation)
+        .bind(worker.url.as_deref())
+        .bind(row::tools(&worker.tools)?)
+        .bind(now);
         work.run(query).await?;
         work.commit(()).await
     }
@@ -367,7 +373,8 @@ impl Store for SqliteStore {
 
     async fn end_session(&self, session: &str, expires_at: Timestamp) -> Answer<()> {
         let mut work = self.begin().await?;
-        let query = sqlx::query("INSERT INTO ended_sessions (session, expires_at) VALUES (?1, ?2) ON CONFLICT DO NOTHING");
+        let query =
+            sqlx::query("INSERT INTO ended_sessions (session, expires_at) VALUES (?1, ?2) ON CONFLICT DO NOTHING");
         work.run(query.bind(session).bind(expires_at.as_micros())).await?;
         work.commit(()).await
     }
@@ -405,7 +412,9 @@ impl Store for SqliteStore {
         let old = work.all(sqlx::query(OLD).bind(now).bind(limit)).await?;
         for row in &old {
             let (id, tenant, owner) = (row.text(0)?, there(row.text(1)?, "tenant")?, there(row.text(2)?, "owner")?);
-            let bury = sqlx::query("INSERT INTO tombstones (id, tenant, owner, gone_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING");
+            let bury = sqlx::query(
+                "INSERT INTO tombstones (id, tenant, owner, gone_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+            );
             work.run(bury.bind(id.clone()).bind(tenant.clone()).bind(owner.clone()).bind(row.long(3)?)).await?;
             work.run(sqlx::query("DELETE FROM tasks WHERE id = ?1").bind(id)).await?;
             work.count(&tenant, &owner, 0, -1).await?;
@@ -543,6 +552,7 @@ const PRUNE_TOMBSTONES: &str =
     "DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones WHERE gone_at <= ?1 LIMIT ?2)";
 const PRUNE_SESSIONS: &str =
     "DELETE FROM ended_sessions WHERE session IN (SELECT session FROM ended_sessions WHERE expires_at <= ?1 LIMIT ?2)";
-const PRUNE_WORKERS: &str = "DELETE FROM workers WHERE name IN (SELECT name FROM workers WHERE last_seen <= ?1 LIMIT ?2)";
+const PRUNE_WORKERS: &str =
+    "DELETE FROM workers WHERE name IN (SELECT name FROM workers WHERE last_seen <= ?1 LIMIT ?2)";
 const PRUNE_AUDIT: &str = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at <= ?1 ORDER BY id LIMIT ?2)";
 const PRUNE_COUNTERS: &str = "DELETE FROM counters WHERE (tenant, owner) IN (SELECT tenant, owner FROM counters WHERE open <= ?1 AND stored <= ?1 LIMIT ?2)";

@@ -134,7 +134,8 @@ async fn play(world: &World, seed: u64) {
                     fence.attempt += 1;
                 }
                 let (answer, verb) = if kind < 11 {
-                    let outcome = [done("{\"a\":1}"), Outcome::Result { is_error: true, body: "{}".into() }][kind % 2].clone();
+                    let outcome =
+                        [done("{\"a\":1}"), Outcome::Result { is_error: true, body: "{}".into() }][kind % 2].clone();
                     let verb = known.task.clone().complete(&fence, outcome.clone());
                     (plain(store.complete(fence, outcome).await), verb)
                 } else {

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_bus::{Control as ControlHint, Hint};
-use longhaul_core::{
-    CallError, Ending, Event, Interruption, LimitScope, Outcome, Phase, Progress, Refusal, TtlWish,
-};
+use longhaul_core::{CallError, Ending, Event, Interruption, LimitScope, Outcome, Phase, Progress, Refusal, TtlWish};
 use longhaul_rpc::{Control as _, Error, Position, Report, TaskCount, Tasks as _, Work as _};
 
 use crate::on_both_engines;
@@ -379,7 +377,9 @@ async fn a_database_without_the_schema_names_the_command() {
         allow_unsafe_durability: true,
         ..longhaul_taskstore::Config::default()
     };
-    let Err(error) = longhaul_taskstore::TaskStore::build(config.clone(), bus.clone()).await else { panic!("no schema") };
+    let Err(error) = longhaul_taskstore::TaskStore::build(config.clone(), bus.clone()).await else {
+        panic!("no schema")
+    };
     assert!(error.to_string().contains("`longhaul migrate`"), "{error}");
     // Twice is as good as once, and two at the same time wait for each other.
     let (one, two) = tokio::join!(longhaul_taskstore::migrate(&url), longhaul_taskstore::migrate(&url));

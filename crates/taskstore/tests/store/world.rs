@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use longhaul_bus::{Bus, LocalBus};
 use longhaul_core::{
-    Caller, Fence, LeaseToken, NewTask, Outcome, Phase, Principal, Task, TaskId, TaskSupport, TenantId, ToolDef, TtlWish,
-    WorkerId, WorkerInfo,
+    Caller, Fence, LeaseToken, NewTask, Outcome, Phase, Principal, Task, TaskId, TaskSupport, TenantId, ToolDef,
+    TtlWish, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{Assignment, Claim, Work as _};
 use longhaul_taskstore::{Config, TaskStore};
@@ -122,7 +122,9 @@ pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) 
 
 pub fn id() -> TaskId {
     // Unlike one another over the whole range, as random ones are; the odd factor makes it a bijection.
-    TaskId::from_random(u128::from(NEXT.fetch_add(1, Ordering::Relaxed)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+    TaskId::from_random(
+        u128::from(NEXT.fetch_add(1, Ordering::Relaxed)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835),
+    )
 }
 
 pub fn agent(tenant: &str, name: &str) -> Principal {

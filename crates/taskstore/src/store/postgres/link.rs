@@ -37,7 +37,11 @@ impl Lane {
     }
 
     /// All rows of one statement.
-    pub(super) async fn all(&self, name: &'static str, query: Query<'_, sqlx::Postgres, PgArguments>) -> Answer<Vec<PgRow>> {
+    pub(super) async fn all(
+        &self,
+        name: &'static str,
+        query: Query<'_, sqlx::Postgres, PgArguments>,
+    ) -> Answer<Vec<PgRow>> {
         self.with(name, async |connection| query.fetch_all(connection).await).await
     }
 
@@ -59,7 +63,7 @@ impl Lane {
                 None => connect(&self.options).await?,
             };
             let answer = work(&mut connection).await;
-            if answer.as_ref().err().is_none_or(|error| matches!(Fault::from(error), Fault::Failed(_))) {
+            if answer.as_ref().err().is_none_or(|error| !matches!(Fault::from(error), Fault::Unknown(_))) {
                 self.idle().push(connection);
             }
             answer
@@ -131,7 +135,9 @@ pub(crate) async fn check_durability(url: &str) -> anyhow::Result<()> {
 async fn connect_for(url: &str, what: &str) -> anyhow::Result<PgConnection> {
     let connect = async { anyhow::Ok(connect(&options(url)?).await?) };
     let connection = tokio::time::timeout(STATEMENT_MAX, connect).await;
-    connection.unwrap_or_else(|_| anyhow::bail!("no answer")).with_context(|| format!("{what}: PostgreSQL cannot be reached"))
+    connection
+        .unwrap_or_else(|_| anyhow::bail!("no answer"))
+        .with_context(|| format!("{what}: PostgreSQL cannot be reached"))
 }
 
 fn migrator() -> Migrator {
@@ -143,7 +149,8 @@ fn migrator() -> Migrator {
 pub(crate) async fn migrate(url: &str) -> anyhow::Result<()> {
     // Not with the options of the service: a migration may take longer than a statement of its.
     let options = PgConnectOptions::from_str(url).context("the database URL is not a PostgreSQL URL")?;
-    let mut connection = options.application_name("longhaul migrate").connect().await.context("PostgreSQL cannot be reached")?;
+    let mut connection =
+        options.application_name("longhaul migrate").connect().await.context("PostgreSQL cannot be reached")?;
     migrator().run_direct(None, &mut connection, false).await.context("the migration failed")?;
     connection.close().await.context("the migration's connection broke as it was closed")
 }
@@ -152,8 +159,10 @@ pub(crate) async fn migrate(url: &str) -> anyhow::Result<()> {
 pub(crate) async fn check_schema(url: &str) -> anyhow::Result<()> {
     let mut connection = connect_for(url, "the schema check").await?;
     let known: Vec<i64> = migrator().iter().map(|migration| migration.version).collect();
-    let there: bool =
-        sqlx::query("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut connection).await?.try_get(0)?;
+    let there: bool = sqlx::query("SELECT to_regclass('_sqlx_migrations') IS NOT NULL")
+        .fetch_one(&mut connection)
+        .await?
+        .try_get(0)?;
     let applied = match there {
         true => connection.list_applied_migrations("_sqlx_migrations").await?,
         false => Vec::new(),
@@ -165,4 +174,3 @@ pub(crate) async fn check_schema(url: &str) -> anyhow::Result<()> {
     );
     Ok(())
 }
-
