@@ -12,9 +12,11 @@ CREATE TABLE longhaul_clock (
 INSERT INTO longhaul_clock DEFAULT VALUES;
 
 -- clock_timestamp(), not now(): a statement that waited for a lock must not write an old time.
-CREATE FUNCTION longhaul_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
-  SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + (SELECT offset_us FROM longhaul_clock)
-$$;
+-- plpgsql keeps its plan for the session; an SQL function would be planned in every statement.
+CREATE FUNCTION longhaul_now() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + (SELECT offset_us FROM longhaul_clock);
+END $$;
 
 CREATE TABLE tasks (
   id                 text COLLATE "C" PRIMARY KEY,         -- 26 characters, random, made before the insert
@@ -77,6 +79,9 @@ CREATE TABLE counters (
   stored bigint NOT NULL DEFAULT 0,       -- its tasks that have not been purged
   PRIMARY KEY (tenant, owner)
 ) WITH (fillfactor = 50); -- changed with every create and every ending
+
+-- claim: which tenants may have work
+CREATE INDEX counters_tenant ON counters (tenant) WHERE owner = '';
 
 CREATE TABLE tombstones (
   id      text COLLATE "C" PRIMARY KEY,   -- of a purged task

@@ -68,6 +68,9 @@ CREATE TABLE counters (
   PRIMARY KEY (tenant, owner)
 ) STRICT, WITHOUT ROWID;
 
+-- claim: which tenants may have work
+CREATE INDEX counters_tenant ON counters (tenant) WHERE owner = '';
+
 CREATE TABLE tombstones (
   id      TEXT PRIMARY KEY,                -- of a purged task
   tenant  TEXT NOT NULL,                   -- whose it was

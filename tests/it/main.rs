@@ -20,5 +20,24 @@ macro_rules! both {
 }
 pub(crate) use both;
 
+mod bytes;
+mod call;
+mod cancel;
 mod create;
+
+mod expiry;
+mod get;
+mod hints;
 mod house;
+mod limits;
+mod list;
+mod replicas;
+mod result;
+mod session;
+mod settings;
+mod streams;
+mod telemetry;
+mod tenancy;
+mod tools;
+mod upstream;
+mod worker;

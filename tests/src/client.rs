@@ -69,6 +69,11 @@ impl Client {
         Self { token: Some(token.to_owned()), ..self.at(&self.url) }
     }
 
+    /// Where it asks.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// The session's id.
     pub fn session(&self) -> &str {
         &self.session
@@ -148,6 +153,31 @@ impl Client {
         answer["error"].take()
     }
 
+    /// Asks once of a system that may be broken: the answer, or why there is none.
+    pub async fn attempt(&self, method: &str, params: Value) -> Result<Value, Miss> {
+        let frame = self.frame(method, &params);
+        let request = self.request(reqwest::Method::POST).header(CONTENT_TYPE, JSON).header(ACCEPT, BOTH);
+        let answer = async {
+            let response = request.body(frame.to_string()).send().await.map_err(Miss::Broken)?;
+            if response.status() != 200 {
+                let retry_after = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+                return Err(Miss::Refused { status: response.status().as_u16(), retry_after });
+            }
+            if response.headers()[CONTENT_TYPE] != JSON {
+                let mut events = Events::new(response);
+                while let Some(message) = events.next().await {
+                    if message["id"] == frame["id"] {
+                        return Ok(message);
+                    }
+                }
+                return Err(Miss::Cut);
+            }
+            let body = response.bytes().await.map_err(Miss::Broken)?;
+            Ok(serde_json::from_slice(&body).unwrap())
+        };
+        tokio::time::timeout(PATIENCE, answer).await.expect("no answer in time")
+    }
+
     /// Starts a task; gives its id.
     pub async fn create(&self, tool: &str, arguments: Value) -> String {
         let params = json!({"name": tool, "arguments": arguments, "task": {}});
@@ -175,6 +205,22 @@ impl Client {
     }
 }
 
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Miss {
+    /// The connection was refused or lost.
+    Broken(reqwest::Error),
+    /// The stream ended without an answer.
+    Cut,
+    /// Not now.
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// When to come back.
+        retry_after: Option<String>,
+    },
+}
+
 /// The message of a response: its JSON body, or the last event of its stream.
 pub async fn message(response: reqwest::Response) -> Value {
     if response.headers()[CONTENT_TYPE].to_str().unwrap().starts_with("text/event-stream") {
@@ -191,8 +237,12 @@ pub struct Events {
     unread: String,
     /// The id of the last event read.
     pub last_id: Option<String>,
+    /// How long the server asks its client to wait before it comes back, in milliseconds.
+    pub retry: Option<u64>,
     /// Comments seen.
     pub comments: usize,
+    /// Whether the connection was lost, instead of ended.
+    pub broke: bool,
 }
 
 impl Events {
@@ -201,7 +251,14 @@ impl Events {
         assert_eq!(response.status(), 200);
         let kind = response.headers()[CONTENT_TYPE].to_str().unwrap().to_owned();
         assert!(kind.starts_with("text/event-stream"), "{kind}");
-        Self { body: response.bytes_stream().boxed(), unread: String::new(), last_id: None, comments: 0 }
+        Self {
+            body: response.bytes_stream().boxed(),
+            unread: String::new(),
+            last_id: None,
+            retry: None,
+            comments: 0,
+            broke: false,
+        }
     }
 
     /// The next event's data, empty ones included; `None` at the end of the stream, or when it broke.
@@ -217,6 +274,7 @@ impl Events {
                     match field {
                         "" => self.comments += 1,
                         "id" => self.last_id = Some(value.to_owned()),
+                        "retry" => self.retry = Some(value.parse().unwrap()),
                         "data" => match &mut data {
                             Some(data) => *data = format!("{data}\n{value}"),
                             None => data = Some(value.to_owned()),
@@ -231,7 +289,11 @@ impl Events {
             }
             match tokio::time::timeout(PATIENCE, self.body.next()).await.expect("the stream is silent") {
                 Some(Ok(bytes)) => self.unread.push_str(std::str::from_utf8(&bytes).unwrap()),
-                Some(Err(_)) | None => return None,
+                Some(Err(_)) => {
+                    self.broke = true;
+                    return None;
+                }
+                None => return None,
             }
         }
     }

@@ -43,9 +43,33 @@ impl Database {
         }
     }
 
+    /// Fails unless the tables agree with one another: counters with tasks, the audit log with both.
+    pub async fn check(&mut self) {
+        const SQL: &str = "
+            SELECT 'counter', c.tenant || ' ' || c.owner, c.open, c.stored FROM counters c WHERE
+                c.open <> (SELECT count(*) FROM tasks t
+                    WHERE t.tenant = c.tenant AND c.owner IN (t.owner, '') AND t.phase <> 'ended')
+                OR c.stored <> (SELECT count(*) FROM tasks t WHERE t.tenant = c.tenant AND c.owner IN (t.owner, ''))
+            UNION ALL SELECT 'uncounted', t.tenant || ' ' || t.owner, 0, 0 FROM tasks t WHERE NOT EXISTS
+                (SELECT 1 FROM counters c WHERE c.tenant = t.tenant AND c.owner = t.owner)
+            UNION ALL SELECT 'audit', t.id || ' ' || t.phase, t.version, 0 FROM tasks t WHERE
+                (SELECT count(*) FROM audit a WHERE a.task_id = t.id AND a.event = 'mcp.task.created') <> 1
+                OR (SELECT count(*) FROM audit a WHERE a.task_id = t.id AND a.event <> 'mcp.task.created')
+                    <> CASE WHEN t.phase = 'ended' THEN 1 ELSE 0 END
+                OR EXISTS (SELECT 1 FROM audit a WHERE a.task_id = t.id
+                    AND a.version <> CASE WHEN a.event = 'mcp.task.created' THEN 1 ELSE t.version END)
+            UNION ALL SELECT 'ended twice', a.task_id, count(*), 0 FROM audit a GROUP BY a.task_id HAVING count(*) > 2";
+        let wrong: Vec<(String, String, i64, i64)> = match self {
+            Self::Postgres(connection) => sqlx::query_as(SQL).fetch_all(connection).await.unwrap(),
+            Self::Sqlite(connection) => sqlx::query_as(SQL).fetch_all(connection).await.unwrap(),
+        };
+        assert!(wrong.is_empty(), "{wrong:?}");
+    }
+
     /// The audit log, in the order of writing.
     pub async fn audit(&mut self) -> Vec<Audited> {
-        const SQL: &str = "SELECT event, task_id, version, event || ' ' || task_id || ' ' || tenant || ' ' || owner || ' ' || tool
+        const SQL: &str =
+            "SELECT event, task_id, version, event || ' ' || task_id || ' ' || tenant || ' ' || owner || ' ' || tool
             || ' ' || coalesce(reason, '-') || ' ' || coalesce(trace_id, '-') FROM audit ORDER BY id";
         let rows: Vec<(String, String, i64, String)> = match self {
             Self::Postgres(connection) => sqlx::query_as(SQL).fetch_all(connection).await.unwrap(),

@@ -56,7 +56,13 @@ pub struct Process {
 impl Process {
     /// Starts a program with nothing of this process's environment but where programs are. What it prints is kept in
     /// `folder`, beside that of its former selves of the same name.
-    pub fn start(name: &str, program: &Path, arguments: &[&str], variables: &[(String, String)], folder: &Path) -> Self {
+    pub fn start(
+        name: &str,
+        program: &Path,
+        arguments: &[&str],
+        variables: &[(String, String)],
+        folder: &Path,
+    ) -> Self {
         let log = |kind: &str| {
             let file = folder.join(format!("{name}.{kind}"));
             std::fs::OpenOptions::new().create(true).append(true).open(file).unwrap()
@@ -86,8 +92,8 @@ impl Process {
     }
 
     /// Sends it a signal: `TERM`, `STOP`, `CONT`.
-    pub fn signal(&self, signal: &str) {
-        kill(signal, &[self.pid()]);
+    pub fn signal(&self, name: &str) {
+        assert!(signal(name, &[self.pid()]), "{} is gone", self.name);
     }
 
     /// `kill -9`; it is gone when this returns.
@@ -135,21 +141,22 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal to processes that this test has started.
-pub fn kill(signal: &str, pids: &[u32]) {
+/// Sends a signal to processes that this test has started; false if one of them is gone.
+fn signal(signal: &str, pids: &[u32]) -> bool {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     let script = format!("kill -{signal} {}", pids.join(" "));
-    assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success(), "{script}");
+    Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).status().unwrap().success()
 }
 
 /// The roles of one installation. A role's name is its kind and a number, as `gateway-1`; it keeps its addresses when it
 /// is started again.
 #[derive(Debug)]
 pub struct Site {
-    folder: TempDir,
+    // Before their folder: a failed test shows what they wrote.
+    roles: HashMap<String, Process>,
     variables: Vec<(String, String)>,
     addresses: HashMap<String, [SocketAddr; 2]>,
-    roles: HashMap<String, Process>,
+    folder: TempDir,
 }
 
 impl Site {
@@ -173,8 +180,7 @@ impl Site {
                 &format!("[[gateway.credentials]]\nsha256 = {sha256:?}\ntenant = {tenant:?}\nagent = {agent:?}\n");
         }
         std::fs::write(folder.path().join("longhaul.toml"), credentials).unwrap();
-        let mut site =
-            Self { variables: Vec::new(), addresses: HashMap::new(), roles: HashMap::new(), folder };
+        let mut site = Self { variables: Vec::new(), addresses: HashMap::new(), roles: HashMap::new(), folder };
         let file = |name: &str| site.folder.path().join(name).display().to_string();
         let (config, keys, token) = (file("longhaul.toml"), file("seal-keys"), file("service-token"));
         site.set("CONFIG", config);
@@ -280,10 +286,17 @@ impl Site {
         }
     }
 
+    /// Runs the binary to its end, which must be well; gives what it printed.
+    pub async fn run(&mut self, arguments: &[&str]) -> String {
+        let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
+        let mut process = Process::start(arguments[0], &binary(), arguments, &self.variables, folder.path());
+        assert_eq!(process.code(PATIENCE).await, 0, "{}", process.log());
+        process.output()
+    }
+
     /// Migrates the database.
     pub async fn migrate(&mut self) {
-        let process = self.spawn("migrate", &[]);
-        assert_eq!(process.code(PATIENCE).await, 0, "{}", process.log());
+        self.run(&["migrate"]).await;
     }
 
     /// Migrates, starts roles, and waits until the gateways among them offer tools.
@@ -322,8 +335,9 @@ impl Site {
 
     /// `kill -9` every role, at once.
     pub fn kill_all(&mut self) {
-        let pids: Vec<u32> = self.roles.values_mut().filter(|role| role.ended().is_none()).map(|role| role.pid()).collect();
-        kill("KILL", &pids);
+        self.roles.retain(|_, role| role.ended().is_none());
+        let pids: Vec<u32> = self.roles.values().map(Process::pid).collect();
+        signal("KILL", &pids);
         self.roles.clear();
     }
 
@@ -377,8 +391,8 @@ impl Redis {
     }
 
     /// Sends it a signal.
-    pub fn signal(&self, signal: &str) {
-        self.process.as_ref().unwrap().signal(signal);
+    pub fn signal(&self, name: &str) {
+        self.process.as_ref().unwrap().signal(name);
     }
 
     /// Runs a command; gives what it answered.
@@ -416,8 +430,7 @@ impl Postgres {
         let mut pids: Vec<u32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
         pids.push(self.pid);
         // None may be left to write to the files; a child that has just ended by itself is no failure.
-        let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-        let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status().unwrap();
+        signal("KILL", &pids);
     }
 
     /// Starts it again, at the same address.

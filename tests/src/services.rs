@@ -7,7 +7,8 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, postgres::PgConn
 /// What `make test` starts and names.
 fn service(variable: &str) -> String {
     #[expect(clippy::disallowed_methods, reason = "the tests' own, set by scripts/with-services")]
-    std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set: run `make test`, which starts Postgres and Redis"))
+    std::env::var(variable)
+        .unwrap_or_else(|_| panic!("{variable} is not set: run `make test`, which starts Postgres and Redis"))
 }
 
 /// A number that no other world of this run has.
@@ -18,6 +19,13 @@ fn number() -> String {
 
 /// The URL of a new database with the present schema.
 pub async fn database() -> String {
+    let url = empty_database().await;
+    longhaul_taskstore::migrate(&url).await.unwrap();
+    url
+}
+
+/// The URL of a new database without a schema.
+pub async fn empty_database() -> String {
     let server = service("LONGHAUL_TEST_POSTGRES");
     let name = format!("world_{}", number());
     let options: PgConnectOptions = server.parse().unwrap();
@@ -25,9 +33,7 @@ pub async fn database() -> String {
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut admin).await.unwrap();
     admin.close().await.unwrap();
     let (server, _) = server.rsplit_once('/').unwrap();
-    let url = format!("{server}/{name}");
-    longhaul_taskstore::migrate(&url).await.unwrap();
-    url
+    format!("{server}/{name}")
 }
 
 /// The URL of Redis, and a prefix that no other world uses.

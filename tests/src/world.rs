@@ -9,13 +9,13 @@ use std::time::Duration;
 use longhaul_bus::{Bus, DeafBus, LocalBus, RedisBus};
 use longhaul_cli::compose::{Running, Site, authenticator};
 use longhaul_cli::config::{Config, CredentialConfig};
+use longhaul_core::TaskSupport;
 use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{Links, ServiceToken};
 use longhaul_taskstore::TaskStore;
 use longhaul_worker::{Answer, Context, Failure, Listening, Tool};
-use longhaul_core::TaskSupport;
 use secrecy::{ExposeSecret as _, SecretString};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -94,9 +94,19 @@ impl Gate {
         self.open.send_replace(true);
     }
 
+    /// Holds later runs again.
+    pub fn close(&self) {
+        self.open.send_replace(false);
+    }
+
     /// Waits until another run has started; gives its task's id, empty for a call that is not a task.
     pub async fn started(&self) -> String {
         tokio::time::timeout(PATIENCE, async { self.starts.lock().await.recv().await }).await.unwrap().unwrap()
+    }
+
+    /// Another run that has started already, if any.
+    pub async fn try_started(&self) -> Option<String> {
+        self.starts.lock().await.try_recv().ok()
     }
 
     /// Waits until another run was told to stop; gives its task's id, empty for a call that is not a task.
@@ -242,8 +252,7 @@ impl World {
     /// Starts a worker that has `more` tools; returns once it is attached.
     pub async fn start_worker_with(&self, name: &str, more: Vec<Tool>) {
         let drain = CancellationToken::new();
-        let listening =
-            Listening { listener: self.links.listen(name), advertise_url: format!("memory://{name}") };
+        let listening = Listening { listener: self.links.listen(name), advertise_url: format!("memory://{name}") };
         let mut site = self.site();
         let mut config = (*self.config).clone();
         config.runner.name = Some(name.to_owned());
@@ -252,6 +261,20 @@ impl World {
         let (mut attached, running) = site.runner(tools, listening, drain.clone()).unwrap();
         self.run(name, drain, running);
         tokio::time::timeout(PATIENCE, attached.wait_for(|attached| *attached)).await.unwrap().unwrap();
+    }
+
+    /// Starts another worker; returns once every gateway knows it.
+    pub async fn add_worker(&self, name: &str) {
+        // A tool that no other worker has shows that it is known.
+        self.start_worker_with(name, vec![self.gate.tool(name)]).await;
+        for client in self.clients(ALICE).await {
+            let known = async {
+                while !client.ok("tools/list", json!({})).await.to_string().contains(&format!("{name:?}")) {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, known).await.unwrap();
+        }
     }
 
     /// Starts a gateway; returns its URL once it offers tools.
@@ -314,17 +337,25 @@ impl World {
         store.advance_clock(by).await.unwrap();
     }
 
-    /// Ends everything, and fails if a role did not end well.
+    /// Deletes what has expired, as is done once a minute.
+    pub async fn purge(&self) {
+        let store = self.stores.lock().unwrap()[0].clone();
+        store.purge().await.unwrap();
+    }
+
+    /// Ends everything, and fails if a role did not end well or left a contradiction in the database.
     pub async fn stop(self) {
         self.gate.open();
         // Each before what it needs.
         for role in ["gateway", "worker", "store"] {
             self.end(role).await;
         }
+        self.database().await.check().await;
     }
 }
 
-fn credentials() -> Vec<CredentialConfig> {
+/// The callers' credentials, as the config has them.
+pub fn credentials() -> Vec<CredentialConfig> {
     // `printf %s KEY | sha256sum`
     let of = |sha256: &str, tenant: &str, agent: &str| CredentialConfig {
         sha256: sha256.into(),

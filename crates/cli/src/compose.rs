@@ -102,7 +102,7 @@ impl Site {
         };
         let store = TaskStore::build(config, self.bus.clone()).await?;
         let offered = Arc::new(store.clone());
-        let server = Server::new(self.token.clone(), self.target().payload_bytes_max, drain)
+        let server = Server::new(self.token.clone(), self.target().payload_bytes_max, drain.clone())
             .tasks(offered.clone())
             .work(offered.clone())
             .control(offered);
@@ -111,7 +111,14 @@ impl Site {
             // The sweeps and the batches end after the last request that needs them.
             let last = CancellationToken::new();
             let serve = async {
-                let served = server.serve(listener).await;
+                let mut serve = std::pin::pin!(server.serve(listener));
+                let served = tokio::select! {
+                    served = &mut serve => served,
+                    () = drain.cancelled() => {
+                        running.close();
+                        serve.await
+                    }
+                };
                 last.cancel();
                 served
             };
@@ -186,7 +193,7 @@ impl Site {
         })
         .with_tools(own.clone());
         let upstreams = longhaul_runner::Config { upstreams: config.runner.upstreams.clone() };
-        #[expect(clippy::disallowed_methods, reason = "upstream servers may be given variables of ours by name")]
+        // Upstream servers may be given variables of ours by name.
         let variable = |name: &str| std::env::var_os(name);
         let runner =
             Runner::build(&upstreams, variable, worker.tools(), own).map_err(|error| Wrong(error.to_string()))?;
@@ -260,10 +267,13 @@ fn sha256(hex: &str) -> Option<[u8; 32]> {
 /// The keys that seal sessions, cursors and event ids.
 pub fn keyring(config: &Config) -> anyhow::Result<Keyring> {
     let file = config.seal_keys_file.as_ref().ok_or_else(|| {
-        Wrong("seal_keys_file is needed: a file with one line from `openssl rand -base64 32`, the same for every gateway".into())
+        Wrong(
+            "seal_keys_file is needed: a file with one line from `openssl rand -base64 32`, the same for every gateway"
+                .into(),
+        )
     })?;
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Wrong(format!("seal_keys_file: {}: {error}", file.display())))?;
+    let text =
+        std::fs::read_to_string(file).map_err(|error| Wrong(format!("seal_keys_file: {}: {error}", file.display())))?;
     Ok(Keyring::parse(&text).map_err(|error| Wrong(format!("seal_keys_file: {}: {error}", file.display())))?)
 }
 
@@ -281,7 +291,11 @@ pub fn database_url(config: &Config) -> Result<SecretString, Wrong> {
 
 impl Parts {
     /// Plays a role beside its management listener. `role` is given the drain that comes after the notice.
-    async fn play<F>(self, notice: Duration, role: impl FnOnce(Arc<Config>, Readiness, CancellationToken) -> F) -> anyhow::Result<()>
+    async fn play<F>(
+        self,
+        notice: Duration,
+        role: impl FnOnce(Arc<Config>, Readiness, CancellationToken) -> F,
+    ) -> anyhow::Result<()>
     where
         F: Future<Output = anyhow::Result<Running>>,
     {
@@ -325,7 +339,9 @@ pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
             let (status, running) = Site::new(config)?.gateway(auth, keyring, listener, drain)?;
             readiness.check("task-store", move || {
                 let ready = status.is_ready();
-                Box::pin(async move { ready.then_some(()).ok_or_else(|| "not heard from yet: see taskstore_urls".into()) })
+                Box::pin(
+                    async move { ready.then_some(()).ok_or_else(|| "not heard from yet: see taskstore_urls".into()) },
+                )
             });
             Ok(running)
         })
@@ -346,7 +362,11 @@ pub async fn taskstore(parts: Parts) -> anyhow::Result<()> {
             readiness.check("database", move || {
                 let store = store.clone();
                 Box::pin(async move {
-                    store.ready().await.then_some(()).ok_or_else(|| "does not answer: see taskstore.database_url".into())
+                    store
+                        .ready()
+                        .await
+                        .then_some(())
+                        .ok_or_else(|| "does not answer: see taskstore.database_url".into())
                 })
             });
             Ok(Box::pin(shutdown::within(deadline, drain, running)) as Running)

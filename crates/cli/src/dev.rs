@@ -54,6 +54,8 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
         .into());
     }
     std::fs::create_dir_all(data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
+    // Held until the process ends, however it ends.
+    let _lock = lock(data)?;
     let keyring = keyring(&data.join("seal.key"))?;
     let listener = compose::listen("--listen", config.gateway.listen).await?;
     let management = compose::listen("management_listen", config.management_listen).await?;
@@ -67,15 +69,16 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
     };
 
     // They end one after the other, each before what it needs.
-    let (worker_drain, store_drain, stop) = (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+    let (worker_drain, store_drain, stop) =
+        (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let file = data.join("longhaul.db");
     let database = SecretString::from(format!("sqlite:{}", file.display()));
     let (_, store) = site.taskstore(&database, site.links.listen(TASKSTORE), store_drain.clone()).await?;
-    let listening =
-        Listening { listener: site.links.listen(RUNNER), advertise_url: format!("memory://{RUNNER}") };
+    let listening = Listening { listener: site.links.listen(RUNNER), advertise_url: format!("memory://{RUNNER}") };
     let (mut attached, worker) = site.runner(Vec::new(), listening, worker_drain.clone())?;
     let principal = Principal { tenant: TenantId::new("dev"), caller: Caller::Agent("dev".into()) };
-    let (status, gateway) = site.gateway(Authenticator::Fixed(Arc::new(principal)), keyring, listener, drain.clone())?;
+    let (status, gateway) =
+        site.gateway(Authenticator::Fixed(Arc::new(principal)), keyring, listener, drain.clone())?;
 
     let ready = status.clone();
     readiness.check("gateway", move || {
@@ -121,6 +124,24 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
     let serve = management::serve(management, readiness.clone(), registry, stop.clone());
     let (banner, gateway, worker, store, (), ()) = tokio::join!(banner, gateway, worker, store, signal, serve);
     gateway.and(worker).and(store).and(banner)
+}
+
+/// Two processes on one folder would interrupt each other's tasks: both are the worker `dev`.
+fn lock(data: &Path) -> anyhow::Result<std::fs::File> {
+    let file = data.join("lock");
+    let lock = std::fs::File::create(&file).with_context(|| format!("cannot write {}", file.display()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            anyhow::bail!(
+                "the data folder {} is in use by another `longhaul dev`: end that one, or use --data",
+                data.display()
+            )
+        }
+        Err(std::fs::TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", file.display()))
+        }
+    }
 }
 
 fn random() -> anyhow::Result<[u8; 32]> {

@@ -14,7 +14,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
 
-use crate::config::LogFormat;
+use crate::config::{LogFormat, Wrong};
 
 /// The exporter's own connections must not be traced: each export would make spans to export.
 const NO_FEEDBACK: &str = "info,h2=off,hyper=off,hyper_util=off,tonic=off,tower=off,reqwest=off,opentelemetry=off";
@@ -32,9 +32,9 @@ impl Telemetry {
     pub fn start(log: &str, format: LogFormat, variables: &[(String, String)]) -> anyhow::Result<Self> {
         let endpoint = |signal: &str| {
             let signal = format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT");
-            variables.iter().any(|(name, value)| {
-                (*name == signal || name == "OTEL_EXPORTER_OTLP_ENDPOINT") && !value.is_empty()
-            })
+            variables
+                .iter()
+                .any(|(name, value)| (*name == signal || name == "OTEL_EXPORTER_OTLP_ENDPOINT") && !value.is_empty())
         };
         let named = variables.iter().any(|(name, _)| name == "OTEL_SERVICE_NAME");
         let resource = Resource::builder();
@@ -61,9 +61,12 @@ impl Telemetry {
             None
         };
         let spans = tracers.as_ref().map(|tracers| {
-            tracing_opentelemetry::layer().with_tracer(tracers.tracer("longhaul")).with_filter(EnvFilter::new(NO_FEEDBACK))
+            tracing_opentelemetry::layer()
+                .with_tracer(tracers.tracer("longhaul"))
+                .with_filter(EnvFilter::new(NO_FEEDBACK))
         });
-        let filter = EnvFilter::try_new(log).with_context(|| format!("config: log: {log:?} is not a filter"))?;
+        let filter =
+            EnvFilter::try_new(log).map_err(|error| Wrong(format!("log: {log:?} is not a filter: {error}")))?;
         let lines = match format {
             LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
             LogFormat::Pretty => tracing_subscriber::fmt::layer().compact().with_writer(std::io::stderr).boxed(),

@@ -4,7 +4,7 @@
 //! own id, answer and cancellation; a broken pipe fails the requests on it, never the next ones.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ struct Shared<Q, R: Reply> {
     /// `None` while the pipe is down.
     live: Mutex<Option<(mpsc::Sender<Q>, Waiting<R>)>>,
     up: watch::Sender<bool>,
+    /// A request was not answered in time, and nothing was heard since: others are asked first.
+    silent: AtomicBool,
 }
 
 impl<Q: Request, R: Reply> Shared<Q, R> {
@@ -84,6 +86,7 @@ impl<Q: Request, R: Reply> Shared<Q, R> {
     }
 
     fn deliver(&self, id: u64, answer: R::Answer) {
+        self.silent.store(false, Ordering::Relaxed);
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, waiting)) = live.as_mut()
             && let Some(waiter) = waiting.get(&id)
@@ -95,6 +98,7 @@ impl<Q: Request, R: Reply> Shared<Q, R> {
 
     fn set(&self, live: Option<(mpsc::Sender<Q>, Waiting<R>)>) {
         let up = live.is_some();
+        self.silent.store(false, Ordering::Relaxed);
         // The former waiters are dropped here: each sees its channel close.
         *self.live.lock().unwrap_or_else(PoisonError::into_inner) = live;
         self.up.send_replace(up);
@@ -150,6 +154,7 @@ impl<Q: Request, R: Reply> Pipes<Q, R> {
                     next_id: AtomicU64::new(1),
                     live: Mutex::new(None),
                     up: watch::Sender::new(false),
+                    silent: AtomicBool::new(false),
                 });
                 let driver = drive(open, shared.clone());
                 drivers.spawn(stop.clone().run_until_cancelled_owned(driver));
@@ -178,9 +183,12 @@ impl<Q: Request, R: Reply> Pipes<Q, R> {
                     false => self.next.fetch_add(1, Ordering::Relaxed),
                 };
                 let mut changes: Vec<_> = self.pipes.iter().map(|pipe| pipe.up.subscribe()).collect();
-                for at in 0..self.pipes.len() {
-                    let at = start.wrapping_add(at) % self.pipes.len();
+                let turns = (0..self.pipes.len()).map(|at| start.wrapping_add(at) % self.pipes.len());
+                for (silent, at) in turns.clone().map(|at| (false, at)).chain(turns.map(|at| (true, at))) {
                     let shared = &self.pipes[at];
+                    if shared.silent.load(Ordering::Relaxed) != silent {
+                        continue;
+                    }
                     let Some((id, out, answers)) = shared.enter() else { continue };
                     let answers = Answers { id, shared: shared.clone(), out, answers };
                     if answers.out.send(Q::new(id, verb.clone())).await.is_ok() {
@@ -219,7 +227,7 @@ impl<Q: Request, R: Reply> Pipes<Q, R> {
                 Ok(_) if !last => {}
                 Ok(_) => return Err(Error::Unavailable("the connection broke".into())),
                 // Silent, perhaps frozen: another replica may do better.
-                Err(_) if !last => _ = self.next.fetch_add(1, Ordering::Relaxed),
+                Err(_) if !last => answers.shared.silent.store(true, Ordering::Relaxed),
                 Err(_) => return Err(Error::Unavailable("no answer in time".into())),
             }
             drop(answers);
@@ -261,8 +269,10 @@ async fn drive<Q: Request, R: Reply>(open: Open<Q, R>, shared: Arc<Shared<Q, R>>
 pub(crate) struct Replies<R: Reply> {
     id: u64,
     out: mpsc::Sender<Result<R, Status>>,
-    /// Fires when nobody waits any more.
+    /// Fires when nobody waits any more, or the server ends.
     pub(crate) cancelled: CancellationToken,
+    /// Fires when the server ends.
+    pub(crate) drain: CancellationToken,
 }
 
 impl<R: Reply> Replies<R> {
@@ -308,7 +318,7 @@ where
             let Ok(permit) = permits.clone().acquire_owned().await else { break };
             let cancelled = all.child_token();
             running.lock().unwrap_or_else(PoisonError::into_inner).insert(id, cancelled.clone());
-            let work = verb(wanted, traceparent, Replies { id, out: out.clone(), cancelled });
+            let work = verb(wanted, traceparent, Replies { id, out: out.clone(), cancelled, drain: drain.clone() });
             let (running, out) = (running.clone(), out.clone());
             workers.spawn(async move {
                 if std::panic::AssertUnwindSafe(work).catch_unwind().await.is_err() {

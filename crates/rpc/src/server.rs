@@ -17,7 +17,7 @@ use tracing::Instrument as _;
 use crate::convert::{self, Bad};
 use crate::link::{Listener, ServiceToken};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
-use crate::pipe::{Replies, serve};
+use crate::pipe::{DEADLINE, Replies, serve};
 use crate::{CallEvent, Calls, Control, Error, Page, Position, Report, Tasks, Work};
 
 /// HTTP/2 flow-control windows: a result of the largest size fits without a stall.
@@ -296,11 +296,16 @@ async fn work_verb(work: &dyn Work, verb: work_request::Verb, replies: &Replies<
         }
         Verb::Claim(claim) => {
             let claim = convert::claim_from(claim)?;
-            // A claim that nobody waits for must not take tasks; one that has begun to commit is finished.
+            // A claim that nobody waits for must not take tasks. One that takes some while the server ends is still waited
+            // for: its worker may ask another replica before these are committed, and nobody would run them.
+            let mut claim = work.claim(claim);
             let wait = tokio::select! {
                 biased;
-                assignments = work.claim(claim) => Some(assignments?),
-                () = replies.cancelled.cancelled() => None,
+                assignments = &mut claim => Some(assignments?),
+                () = replies.cancelled.cancelled() => match replies.drain.is_cancelled() {
+                    true => tokio::time::timeout(DEADLINE, claim).await.ok().transpose()?,
+                    false => None,
+                },
             };
             for assignment in wait.unwrap_or_default() {
                 replies.send(Answer::Assignment(convert::assignment_to(assignment))).await;

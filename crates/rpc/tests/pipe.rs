@@ -209,6 +209,36 @@ async fn a_request_waits_for_a_server_and_moves_to_another_replica() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_silent_replica_holds_up_one_request_and_the_next_ones_go_elsewhere() {
+    let rig = Rig::new();
+    let (silent, other) = (Arc::new(Fake::default()), Arc::new(Fake::default()));
+    for (name, fake) in [("one", &silent), ("two", &other)] {
+        rig.serve(name, |server| server.tasks(fake.clone()));
+    }
+    let client = TasksClient::new(&rig.target(&["one", "two"])).unwrap();
+    let mut creates = 0;
+    while silent.creates.load(Ordering::SeqCst) == 0 || other.creates.load(Ordering::SeqCst) == 0 {
+        creates += 1;
+        client.create(new_task(100 + creates, Bytes::new())).await.unwrap();
+    }
+    let begun = tokio::time::Instant::now();
+    for id in 0..6 {
+        other.gate.notify_one();
+        let answer = client.get(&who(), TaskId::from_random(id)).await;
+        assert!(matches!(answer, Err(Error::Refused(Refusal::Expired))), "{answer:?}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    // Heard of again, it has its turn again.
+    silent.gate.notify_one();
+    let before = silent.creates.load(Ordering::SeqCst);
+    for id in 0..20 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        client.create(new_task(200 + id, Bytes::new())).await.unwrap();
+    }
+    assert!(silent.creates.load(Ordering::SeqCst) > before);
+}
+
 #[tokio::test]
 async fn a_draining_server_answers_what_it_has_read() {
     let rig = Rig::new();

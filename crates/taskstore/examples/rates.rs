@@ -1,21 +1,23 @@
-//! How many tasks a second the task-store alone keeps: `cargo run --release -p longhaul-taskstore --example rates -- URL`.
+//! How many tasks a second the task-store alone keeps: `cargo run --release -p longhaul-taskstore --example rates -- URL [CLIENTS…]`.
 //!
 //! The database at URL must be empty or migrated, and its loss must not matter. Gateways, workers and gRPC are left out.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::future::join_all;
-use longhaul_bus::LocalBus;
+use longhaul_bus::{Bus as _, Hint, LocalBus};
 use longhaul_core::{Caller, Fence, LeaseToken, NewTask, Outcome, Principal, TaskId, TenantId, TtlWish, WorkerId};
 use longhaul_rpc::{Claim, Tasks as _, Work as _};
 use longhaul_taskstore::{Config, TaskStore};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 const SPAN: Duration = Duration::from_secs(5);
-const WORKERS: usize = 2;
-const SLOTS: u32 = 32;
+const WORKERS: usize = 8;
+const SLOTS: u32 = 16;
 
 fn task(client: usize, turn: usize) -> NewTask {
     let bits = (client as u128) << 96 | (turn as u128) << 32 | u128::from(std::process::id());
@@ -33,12 +35,9 @@ fn task(client: usize, turn: usize) -> NewTask {
 }
 
 /// Runs `work` with `clients` at once; prints the rate and the times of single calls.
-async fn measure<F: Future<Output = ()> + Send>(
-    name: &str,
-    clients: usize,
-    work: impl Fn(usize, usize) -> F + Send + Sync + 'static,
-) where
-    F: 'static,
+async fn measure<F>(name: &str, clients: usize, work: impl Fn(usize, usize) -> F + Send + Sync + 'static)
+where
+    F: Future<Output = ()> + Send + 'static,
 {
     let (work, tracker, start) = (Arc::new(work), TaskTracker::new(), Instant::now());
     let runs = (0..clients).map(|client| {
@@ -67,8 +66,26 @@ async fn main() -> anyhow::Result<()> {
         longhaul_taskstore::migrate(&url).await?;
     }
     let config = Config { database_url: url, max_open: 0, max_live: 0, ..Config::default() };
-    let store = TaskStore::build(config, Arc::new(LocalBus::new())).await?;
-    for (round, clients) in [1, 16, 64].into_iter().enumerate() {
+    let bus = Arc::new(LocalBus::new());
+    let mut heard = bus.subscribe();
+    let store = TaskStore::build(config, bus).await?;
+    // Who waits for which task, as a gateway has it. A task that ends at once is at version 3.
+    let ends: Arc<Mutex<HashMap<TaskId, oneshot::Sender<()>>>> = Arc::default();
+    let waiting = ends.clone();
+    TaskTracker::new().spawn(async move {
+        loop {
+            match heard.recv().await {
+                Ok(Hint::Task { id, version: 3 }) => {
+                    waiting.lock().expect("no panic").remove(&id).map(|tell| tell.send(()));
+                }
+                Ok(_) => {}
+                Err(error) => return println!("the hints end: {error}"),
+            }
+        }
+    });
+    let clients: Vec<usize> = std::env::args().skip(2).map(|clients| clients.parse()).collect::<Result<_, _>>()?;
+    let clients = if clients.is_empty() { vec![1, 16, 64] } else { clients };
+    for (round, clients) in clients.into_iter().enumerate() {
         let base = round * 1_000_000;
         let creator = store.clone();
         let create = move |client, turn| {
@@ -82,7 +99,8 @@ async fn main() -> anyhow::Result<()> {
             async move { drop(store.get(&task.owner, task.id).await.expect("there")) }
         };
         measure("get", clients, get).await;
-        // Away with what the first measure queued.
+        // What the first measure queued.
+        let (queued, start) = (store.count().await?.open, Instant::now());
         let (tracker, stop) = (TaskTracker::new(), tokio_util::sync::CancellationToken::new());
         for number in 0..WORKERS {
             let (store, stop) = (store.clone(), stop.clone());
@@ -91,16 +109,18 @@ async fn main() -> anyhow::Result<()> {
         while store.count().await?.open > 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let (bus, caller) = (store.clone(), store.clone());
-        let _ = bus;
+        let rate = queued as f64 / start.elapsed().as_secs_f64();
+        println!("{:28} {WORKERS:3} workers {rate:8.0}/s", "claim and complete");
+        let (caller, ends) = (store.clone(), ends.clone());
         let whole = move |client, turn| {
-            let (store, task) = (caller.clone(), task(base + 500_000 + client, turn));
+            let (store, ends, task) = (caller.clone(), ends.clone(), task(base + 500_000 + client, turn));
             async move {
                 let (owner, id) = (task.owner.clone(), task.id);
+                let (tell, told) = oneshot::channel();
+                ends.lock().expect("no panic").insert(id, tell);
                 store.create(task).await.expect("created");
-                while store.get(&owner, id).await.expect("there").ending().is_none() {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
+                told.await.expect("told");
+                assert!(store.result(&owner, id).await.expect("there").1.is_some());
             }
         };
         measure("create, run, see the result", clients, whole).await;

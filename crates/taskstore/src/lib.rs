@@ -39,9 +39,9 @@ use crate::store::{Caps, Committed, Created, Loaded, NewRow, Store, Wanted, Writ
 
 /// Statements of one kind in flight at once.
 const CREATE_WRITERS: usize = 1;
-const COMMIT_WRITERS: usize = 2;
+const COMMIT_WRITERS: usize = 1;
 const LOAD_READERS: usize = 3;
-const CLAIMS_MAX: usize = 2;
+const CLAIMS_MAX: usize = 4;
 
 /// How the task-store keeps tasks.
 #[derive(Debug, Clone)]
@@ -110,6 +110,8 @@ struct Inner {
     /// Work that must outlive a dropped request.
     tasks: TaskTracker,
     stop: CancellationToken,
+    /// Claims that wait for a task end.
+    closing: CancellationToken,
 }
 
 fn is_postgres(url: &str) -> bool {
@@ -201,7 +203,10 @@ impl TaskStore {
         let (listener, looks, heard) = (hints.clone(), loads.clone(), hints.bus.subscribe());
         tasks.spawn(stop.clone().run_until_cancelled_owned(async move { listener.listen(heard, &looks).await }));
         let claims = Arc::new(Semaphore::new(CLAIMS_MAX));
-        Ok(Self { inner: Arc::new(Inner { config, store, hints, creates, loads, commits, claims, tasks, stop }) })
+        let closing = stop.child_token();
+        Ok(Self {
+            inner: Arc::new(Inner { config, store, hints, creates, loads, commits, claims, tasks, stop, closing }),
+        })
     }
 
     /// Runs the sweeps until `drain` fires, then finishes what was begun. To be drained after the server that offers this
@@ -217,6 +222,11 @@ impl TaskStore {
         self.inner.stop.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
+    }
+
+    /// Lets claims end that wait for a task: the server that offers this task-store is about to end.
+    pub fn close(&self) {
+        self.inner.closing.cancel();
     }
 
     /// Whether the database answers.

@@ -31,6 +31,8 @@ const CLAIM_WAIT_MAX: Duration = Duration::from_secs(20);
 /// How often a waiting claim looks without a hint: with a bus believed to work, and without.
 const CLAIM_LOOK: Duration = Duration::from_secs(10);
 const CLAIM_LOOK_DEAF: Duration = Duration::from_secs(2);
+/// How soon it looks again if others are just taking all there is: what they leave is for this one.
+const CLAIM_LOOK_BUSY: Duration = Duration::from_millis(100);
 /// Tasks handed out at once.
 const CLAIM_MAX: u32 = 256;
 /// Argument bytes handed out at once; a single task may have more.
@@ -207,11 +209,15 @@ impl Work for TaskStore {
             if !assignments.is_empty() || Instant::now() >= end {
                 return Ok(assignments);
             }
-            let look = if self.inner.hints.bus.healthy() { CLAIM_LOOK } else { CLAIM_LOOK_DEAF };
+            let look = match insist(|| self.inner.store.queued(&kind)).await? {
+                true => CLAIM_LOOK_BUSY,
+                false if self.inner.hints.bus.healthy() => CLAIM_LOOK,
+                false => CLAIM_LOOK_DEAF,
+            };
             tokio::select! {
                 () = place.woken() => {}
                 () = tokio::time::sleep_until(end.min(Instant::now() + look)) => {}
-                () = self.inner.stop.cancelled() => return Ok(Vec::new()),
+                () = self.inner.closing.cancelled() => return Ok(Vec::new()),
             }
         }
     }
@@ -323,7 +329,8 @@ impl TaskStore {
         for _ in 0..CONFLICTS_MAX {
             let present = access(self.load(id, None).await?)?.task;
             if wanted.is_some_and(|wanted| same(wanted, &present)) {
-                // The commit whose answer was lost has taken effect after all.
+                // The commit whose answer was lost has taken effect after all; nobody has been told of it yet.
+                self.inner.hints.changed(&present, held.is_some());
                 return Ok(present);
             }
             let change = decide(present)?;
@@ -349,6 +356,9 @@ impl TaskStore {
         let same = stored.task.attempt == fence.attempt
             && stored.token.as_ref() == Some(&fence.token)
             && stored.outcome.as_ref() == Some(outcome);
+        if same {
+            self.inner.hints.changed(&stored.task, true);
+        }
         Ok(same.then_some(stored.task))
     }
 
@@ -356,7 +366,13 @@ impl TaskStore {
     async fn known(&self, new: &NewTask) -> Result<Task, Error> {
         let task = self.owned(&new.owner, self.load(new.id, None).await?);
         match task {
-            Ok(stored) if stored.task.tool == new.tool => Ok(stored.task),
+            Ok(stored) if stored.task.tool == new.tool => {
+                // If the answer to the first create was lost, so was its hint.
+                if stored.task.phase == Phase::Queued {
+                    self.inner.hints.created(new.id, &new.tool);
+                }
+                Ok(stored.task)
+            }
             Err(Refusal::Expired) => Err(Refusal::Expired.into()),
             Ok(_) | Err(_) => Err(Error::Fault("the task id is taken".into())),
         }

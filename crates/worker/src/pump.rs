@@ -6,7 +6,7 @@ use std::time::Duration;
 use longhaul_core::limits::{STATUS_MESSAGE_BYTES_MAX, cut};
 use longhaul_core::{Fence, LeaseToken, Outcome, WorkerId};
 use longhaul_rpc::{Assignment, Claim, Error, Report, Work};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -14,15 +14,15 @@ use tracing::Instrument as _;
 use crate::answer::{internal_error, unknown_tool};
 use crate::backoff::Backoff;
 use crate::context::{Context, Listeners};
-use crate::leases::{Held, Leases};
+use crate::leases::{Held, Leases, Liveness};
 use crate::metrics::Slots;
 use crate::run::{Tasks, run};
 use crate::tool::Tool;
-use crate::tools::Tools;
+use crate::tools::{Set, Tools};
 
-/// How long a claim waits at the task-store for a first task.
-const CLAIM_WAIT: Duration = Duration::from_secs(20);
-/// How long a claim is waited for once the worker drains: it may be handing tasks over at that moment.
+/// How long a claim waits at the task-store for a first task, at most.
+const CLAIM_WAIT_MAX: Duration = Duration::from_secs(20);
+/// How long a claim is waited for once the worker drains or has other tools: it may be handing tasks over at that moment.
 const CLAIM_LAST: Duration = Duration::from_millis(500);
 /// No tool has this name.
 const NO_TOOL: &str = " ";
@@ -39,8 +39,7 @@ pub(crate) struct Pump {
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) gauge: Slots,
     pub(crate) tasks: Tasks,
-    /// How long a lease lasts.
-    pub(crate) lease: Duration,
+    pub(crate) liveness: Liveness,
     pub(crate) bytes_max: usize,
 }
 
@@ -62,7 +61,7 @@ impl Pump {
             }
             // Slots are not held while waiting for the answer: only this loop takes them.
             let max = u32::try_from(free.len()).unwrap_or(u32::MAX);
-            let Some((token, assignments, renewed)) = self.ask(tools, max, drain).await else { return };
+            let Some((token, assignments, renewed)) = self.ask(tools, max, &mut sets, drain).await else { return };
             for (assignment, permit) in assignments.into_iter().zip(free) {
                 self.start(assignment, token.clone(), renewed, permit);
             }
@@ -74,6 +73,7 @@ impl Pump {
         &self,
         tools: Vec<String>,
         max: u32,
+        sets: &mut watch::Receiver<Arc<Set>>,
         drain: &CancellationToken,
     ) -> Option<(LeaseToken, Vec<Assignment>, Instant)> {
         let mut backoff = Backoff::default();
@@ -84,29 +84,37 @@ impl Pump {
             }
             drain.run_until_cancelled(backoff.wait()).await?;
         };
-        let mut claim = Claim { worker: self.worker.clone(), token: token.clone(), tools, max, wait: CLAIM_WAIT };
-        let (mut again, mut draining) = (false, false);
+        // As far as is known here, leases run from when the claim was sent, and each must outlast the next heartbeat.
+        let Liveness { heartbeat, self_stop, .. } = self.liveness;
+        let wait = CLAIM_WAIT_MAX.min(heartbeat);
+        let mut claim = Claim { worker: self.worker.clone(), token: token.clone(), tools, max, wait };
+        let (mut again, mut draining, mut outdated) = (false, false, false);
         loop {
             let sent = Instant::now();
             let patience = async {
-                if !draining {
-                    drain.cancelled().await;
-                    tokio::time::sleep(CLAIM_LAST).await;
-                    return;
-                }
-                std::future::pending().await
+                let drains = tokio::select! {
+                    () = drain.cancelled(), if !draining => true,
+                    // There are other tools to claim for, under another token.
+                    Ok(()) = sets.changed(), if !draining && !outdated => false,
+                    else => std::future::pending().await,
+                };
+                tokio::time::sleep(CLAIM_LAST).await;
+                drains
             };
             let answer = tokio::select! {
                 answer = self.work.claim(claim.clone()) => answer,
-                () = patience => {
-                    (again, draining) = (true, true);
+                drains = patience => {
+                    draining |= drains;
+                    (again, outdated) = (true, true);
                     claim = last(claim);
                     continue;
                 }
             };
             let answer = match answer {
                 // The handing over may be long past: make sure of it, since leases run from there.
-                Ok(assignments) if again && !assignments.is_empty() => self.confirm(assignments).await,
+                Ok(assignments) if !assignments.is_empty() && (again || sent.elapsed() + heartbeat > self_stop) => {
+                    self.confirm(assignments).await
+                }
                 answer => answer.map(|assignments| (assignments, sent)),
             };
             match answer {
@@ -194,7 +202,7 @@ impl Pump {
     /// Says how a task ended, until that is acknowledged or nobody will hear it.
     async fn complete(&self, held: &Held, mut outcome: Outcome) {
         let mut backoff = Backoff::default();
-        let last = Instant::now() + self.lease * COMPLETE_LEASES_MAX;
+        let last = Instant::now() + self.liveness.lease * COMPLETE_LEASES_MAX;
         loop {
             match self.work.complete(held.fence.clone(), outcome.clone()).await {
                 Ok(_) => return,

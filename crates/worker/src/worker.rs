@@ -148,7 +148,7 @@ impl Worker {
             slots: Arc::new(Semaphore::new(slots as usize)),
             gauge: Slots::new(slots),
             tasks: tasks.clone(),
-            lease: config.liveness.lease,
+            liveness: config.liveness,
             bytes_max,
         });
         let calls = Arc::new(Inline {

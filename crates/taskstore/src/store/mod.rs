@@ -223,6 +223,8 @@ pub(crate) trait Store: Send + Sync {
     async fn commit(&self, writes: &[Write]) -> Answer<Vec<Option<Committed>>>;
     /// Hands out queued tasks, or again those already handed out under the same token.
     async fn claim(&self, wish: &Wish) -> Answer<Vec<Assignment>>;
+    /// Whether there are tasks to hand out, perhaps just being taken.
+    async fn queued(&self, tools: &[String]) -> Answer<bool>;
     /// Renews leases; answers which of them the worker still holds.
     async fn heartbeat(&self, worker: &WorkerId, leases: &[(TaskId, u32)], lease: Duration) -> Answer<HashSet<TaskId>>;
     /// Tasks of an owner that have not expired, newest first.

@@ -27,7 +27,7 @@ pub(crate) use self::link::{check_durability, check_schema, migrate};
 /// Connections of their own for heartbeats and sweeps, so that a flood of calls cannot make leases run out.
 const PULSE_CONNECTIONS: u32 = 2;
 /// Queued tasks looked at beyond those wanted, for those that another task-store is just taking.
-const CLAIM_SPARE: i64 = 64;
+const CLAIM_SPARE: i64 = 16;
 /// Tenants looked at in one claim; chosen by chance, if there are more.
 const CLAIM_TENANTS_MAX: i64 = 256;
 
@@ -132,6 +132,10 @@ impl Store for PostgresStore {
         rows.iter().map(row::assignment).collect()
     }
 
+    async fn queued(&self, tools: &[String]) -> Answer<bool> {
+        Ok(self.calls.one("queued", sqlx::query(sql::QUEUED).bind(tools.to_vec())).await?.int(0)? == Some(1))
+    }
+
     async fn heartbeat(&self, worker: &WorkerId, leases: &[(TaskId, u32)], lease: Duration) -> Answer<HashSet<TaskId>> {
         let ids: Vec<_> = leases.iter().map(|(id, _)| id.to_string()).collect();
         let attempts: Vec<_> = leases.iter().map(|(_, attempt)| *attempt as i32).collect();
@@ -214,8 +218,7 @@ impl Store for PostgresStore {
     }
 
     async fn ended_sessions(&self) -> Answer<Vec<String>> {
-        let query =
-            sqlx::query("SELECT session FROM ended_sessions WHERE expires_at > longhaul_now() ORDER BY session");
+        let query = sqlx::query(sql::ENDED_SESSIONS);
         self.calls.all("ended_sessions", query).await?.iter().map(|row| there(row.text(0)?, "session")).collect()
     }
 

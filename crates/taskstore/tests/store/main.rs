@@ -1,5 +1,7 @@
 //! What the task-store promises, on both engines: each test runs on SQLite and on a real PostgreSQL.
 
+#![expect(clippy::unwrap_used, reason = "a test that finds something else than it expects shall panic")]
+
 mod concurrency;
 mod leases;
 mod model;

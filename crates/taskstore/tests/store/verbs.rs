@@ -318,9 +318,9 @@ on_both_engines! {
         store.advance_clock(LEASE / 2).await.unwrap();
         store.heartbeat(&b.id, vec![]).await.unwrap();
         store.advance_clock(LEASE / 2).await.unwrap();
-        assert_eq!(store.tools().await.unwrap(), [b.clone()]);
+        assert_eq!(store.tools().await.unwrap(), std::slice::from_ref(&b));
         store.detach(&longhaul_core::WorkerId { incarnation: "0".into(), ..b.id.clone() }).await.unwrap();
-        assert_eq!(store.tools().await.unwrap(), [b.clone()]);
+        assert_eq!(store.tools().await.unwrap(), std::slice::from_ref(&b));
         store.detach(&b.id).await.unwrap();
         assert_eq!(store.tools().await.unwrap(), []);
     }
@@ -383,7 +383,7 @@ async fn a_database_without_the_schema_names_the_command() {
     assert!(error.to_string().contains("`longhaul migrate`"), "{error}");
     // Twice is as good as once, and two at the same time wait for each other.
     let (one, two) = tokio::join!(longhaul_taskstore::migrate(&url), longhaul_taskstore::migrate(&url));
-    (one.unwrap(), two.unwrap());
+    one.and(two).unwrap();
     longhaul_taskstore::migrate(&url).await.unwrap();
     longhaul_taskstore::TaskStore::build(config, bus).await.unwrap();
 }

@@ -115,6 +115,18 @@ impl World {
     }
 }
 
+/// Ends every other connection to the database, again and again.
+pub async fn kill_connections(url: &str) {
+    let mut monkey = PgConnectOptions::from_str(url).unwrap().connect().await.unwrap();
+    let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    let mut ticks = tokio::time::interval(Duration::from_millis(40));
+    loop {
+        ticks.tick().await;
+        sqlx::query(kill).execute(&mut monkey).await.unwrap();
+    }
+}
+
 /// Runs beside the test.
 pub fn spawn<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> tokio::task::JoinHandle<T> {
     tokio_util::task::TaskTracker::new().spawn(work)

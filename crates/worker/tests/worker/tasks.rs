@@ -226,6 +226,13 @@ async fn tools_may_change_while_the_worker_runs() {
     // A tool that takes no tasks is not claimed for.
     let (_, Asked::Claim(first)) = world.store.heard(1, claim).await else { panic!("not a claim") };
     assert_eq!(first.tools, ["new"]);
+
+    // Nor does the claim that waits for tasks of former tools keep those of later ones waiting.
+    let start = tokio::time::Instant::now();
+    tools.add(tool("newer")).unwrap();
+    let id = world.store.create("newer", "{}");
+    world.store.outcome(id).await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

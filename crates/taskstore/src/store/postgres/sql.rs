@@ -70,11 +70,12 @@ SELECT tenant, owner FROM unnest($1::text[], $2::text[]) AS n(tenant, owner) ON 
 //
 // The tombstone is always looked for, so that a task that is not there and one that is not yours take the same way.
 pub(super) const LOAD: &str = concat!(
-    "SELECT ",
+    "WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now) SELECT ",
     task_columns!("t"),
     ", CASE WHEN yours THEN t.result END, CASE WHEN yours THEN t.error_code END, CASE WHEN yours THEN t.error_message END,
-  yours::int, longhaul_now(), g.tenant, g.owner, g.gone_at
+  yours::int, clock.now, g.tenant, g.owner, g.gone_at
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS w(id, tenant, owner, at)
+CROSS JOIN clock
 LEFT JOIN tasks t ON t.id = w.id
 LEFT JOIN tombstones g ON g.id = w.id
 CROSS JOIN LATERAL (SELECT coalesce(t.tenant = w.tenant AND t.owner = w.owner AND t.phase = 'ended', false) AS yours) y
@@ -170,6 +171,13 @@ SELECT ",
     ", a.arguments, a.traceparent FROM answer a ORDER BY a.lease_slot"
 );
 
+// queued
+pub(super) const QUEUED: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
+SELECT (EXISTS (
+  SELECT FROM tasks, clock WHERE phase = 'queued' AND tool = ANY($1) AND (expires_at IS NULL OR expires_at > clock.now)
+))::int";
+
 // heartbeat
 pub(super) const HEARTBEAT: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
@@ -183,19 +191,21 @@ RETURNING t.id";
 
 // list
 pub(super) const LIST: &str = concat!(
-    "SELECT ",
+    "WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now) SELECT ",
     task_columns!("t"),
-    " FROM tasks t
+    " FROM tasks t, clock
 WHERE t.tenant = $1 AND t.owner = $2 AND (t.created_at, t.id) < ($3, $4)
-  AND (t.expires_at IS NULL OR t.expires_at > longhaul_now())
+  AND (t.expires_at IS NULL OR t.expires_at > clock.now)
 ORDER BY t.created_at DESC, t.id DESC LIMIT $5"
 );
 
 // changed
 pub(super) const CHANGED: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
 SELECT s.id, t.version
 FROM unnest($1::text[], $2::bigint[]) AS s(id, version)
-LEFT JOIN tasks t ON t.id = s.id AND (t.expires_at IS NULL OR t.expires_at > longhaul_now())
+CROSS JOIN clock
+LEFT JOIN tasks t ON t.id = s.id AND (t.expires_at IS NULL OR t.expires_at > clock.now)
 WHERE t.version IS DISTINCT FROM s.version";
 
 // count
@@ -231,7 +241,8 @@ pub(super) const ORPHANS: &str = concat!(
 
 // workers
 pub(super) const WORKERS: &str = "
-SELECT name, incarnation, url, tools FROM workers WHERE last_seen > longhaul_now() - $1 ORDER BY name";
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
+SELECT name, incarnation, url, tools FROM workers, clock WHERE last_seen > clock.now - $1 ORDER BY name";
 
 // tick
 pub(super) const TICK: &str = "
@@ -306,3 +317,8 @@ unused AS (
 )
 SELECT greatest((SELECT count(*) FROM stones), (SELECT count(*) FROM sessions), (SELECT count(*) FROM idle),
   (SELECT count(*) FROM lines), (SELECT count(*) FROM unused))";
+
+// ended_sessions
+pub(super) const ENDED_SESSIONS: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
+SELECT session FROM ended_sessions, clock WHERE expires_at > clock.now ORDER BY session";
