@@ -146,8 +146,7 @@ async fn measured(options: Options) -> Result<()> {
     let mut floors = Floors::start(folder.path()).await?;
     // Memory first: later, processes keep what they needed at their busiest.
     let connection_bytes = waiting::idle_connection_bytes(&floors.axum, floors.address, waiters).await?;
-    let most = plan.clients.iter().copied().max().unwrap_or(1);
-    floors.connect(&postgres, plan.prefill as u64, most).await?;
+    floors.connect(&postgres, plan.prefill as u64, plan.callers()).await?;
     let Some(longhaul) = longhaul else {
         let rows = rows::all(&plan, &mut floors, None, &[]).await?;
         return report::write(&out, &machine, &rows, None, connection_bytes);

@@ -18,6 +18,8 @@ use crate::waiting::open_sessions;
 
 /// Before it is measured, everything runs for this long.
 const WARM_UP: Duration = Duration::from_millis(300);
+/// Clients that store the tasks of the prefill, at least.
+const FILLERS: usize = 64;
 /// Open tasks that are asked for.
 const OPEN_TASKS: usize = 64;
 /// So long that they are open while they are asked for; they are cancelled after it.
@@ -59,6 +61,13 @@ pub struct Plan {
     pub only: String,
     /// Tasks stored before anything is measured, in the product and in the floor's database.
     pub prefill: usize,
+}
+
+impl Plan {
+    /// So many that the prefill is quick, and that each row has its own.
+    pub fn callers(&self) -> usize {
+        self.clients.iter().copied().fold(FILLERS, usize::max)
+    }
 }
 
 /// A row's work.
@@ -109,9 +118,8 @@ pub struct Product<'a> {
 impl<'a> Product<'a> {
     /// Connects, and stores tasks.
     pub async fn prepare(roles: &'a mut Roles, plan: &Plan) -> Result<Self> {
-        let most = plan.clients.iter().copied().max().context("--clients names none")?;
-        let mut sessions = open_sessions(roles.address, most).await?;
-        let each = plan.prefill.div_ceil(most);
+        let mut sessions = open_sessions(roles.address, plan.callers()).await?;
+        let each = plan.prefill.div_ceil(sessions.len());
         let filling = sessions.iter_mut().map(|session| async move {
             let mut ids = Vec::with_capacity(each);
             for _ in 0..each {

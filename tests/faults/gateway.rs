@@ -2,8 +2,8 @@
 
 use longhaul_tests::client::Events;
 use longhaul_tests::processes::Site;
-use serde_json::json;
 
+use crate::taskstore::{Creating, create};
 use crate::{assert_counted, countdown, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,23 +36,14 @@ async fn a_gateway_killed_among_creates_loses_none_that_it_acknowledged() {
     site.up(&["taskstore-1", "runner-1", "gateway-1", "gateway-2"]).await;
     let client = site.client("gateway-1").await;
     let other = client.at(&site.url("gateway-2"));
-    let create = async {
-        let mut acknowledged = Vec::new();
-        loop {
-            let call = json!({"name": "echo", "arguments": {}, "task": {}});
-            match client.attempt("tools/call", call).await {
-                Ok(answer) => acknowledged.push(answer["result"]["task"]["taskId"].as_str().unwrap().to_owned()),
-                Err(_) => return acknowledged,
-            }
-        }
-    };
+    let creating = Creating::default();
     let kill = async {
+        creating.some().await;
         // In the middle of whatever it does.
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         site.kill("gateway-1");
+        creating.stop();
     };
-    let (acknowledged, ()) = tokio::join!(create, kill);
-    assert!(acknowledged.len() > 10, "{}", acknowledged.len());
+    let ((acknowledged, _), ()) = tokio::join!(create(&client, &creating), kill);
     for id in acknowledged {
         assert!(["working", "completed"].contains(&other.status(&id).await.as_str()));
     }

@@ -1,27 +1,55 @@
 //! A task-store dies.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use longhaul_tests::client::{Client, Miss};
+use longhaul_tests::client::{Client, Miss, PATIENCE};
 use longhaul_tests::processes::Site;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::{MARGIN, assert_counted, assert_interrupted, countdown, running, waiting};
+use crate::{LOOK, MARGIN, assert_counted, assert_interrupted, countdown, running, waiting};
 
 /// Clients that create at a time.
 const CLIENTS: usize = 4;
-/// How long they do so before and after the blow.
-const WHILE: Duration = Duration::from_millis(700);
+/// How many tasks they create before and after the blow, at least.
+const SOME: usize = 24;
+
+/// Creates going on.
+#[derive(Default)]
+pub(crate) struct Creating {
+    acknowledged: AtomicUsize,
+    stop: CancellationToken,
+}
+
+impl Creating {
+    /// Waits until some more were created.
+    pub(crate) async fn some(&self) {
+        let wanted = self.acknowledged.load(Ordering::Relaxed) + SOME;
+        let begun = Instant::now();
+        while self.acknowledged.load(Ordering::Relaxed) < wanted {
+            assert!(begun.elapsed() < PATIENCE, "tasks are no longer created");
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The request that each client waits for is its last.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+}
 
 /// Creates one task after the other; gives those that were acknowledged, and what went wrong.
-pub(crate) async fn create(client: &Client, stop: &CancellationToken) -> (Vec<String>, Vec<Miss>) {
+pub(crate) async fn create(client: &Client, creating: &Creating) -> (Vec<String>, Vec<Miss>) {
     let (mut acknowledged, mut missed) = (Vec::new(), Vec::new());
-    while !stop.is_cancelled() {
+    while !creating.stop.is_cancelled() {
         let call = json!({"name": "echo", "arguments": {"at": acknowledged.len()}, "task": {}});
         match client.attempt("tools/call", call).await {
             Ok(answer) => match answer["result"]["task"]["taskId"].as_str() {
-                Some(id) => acknowledged.push(id.to_owned()),
+                Some(id) => {
+                    acknowledged.push(id.to_owned());
+                    creating.acknowledged.fetch_add(1, Ordering::Relaxed);
+                }
                 None => panic!("{answer}"),
             },
             Err(miss) => {
@@ -43,13 +71,13 @@ pub(crate) async fn create_while<F: Future<Output = ()>>(
     clients: &[Client],
     happens: F,
 ) -> (Vec<String>, Vec<Vec<Miss>>) {
-    let stop = CancellationToken::new();
-    let creates = futures::future::join_all(clients.iter().map(|client| create(client, &stop)));
+    let creating = Creating::default();
+    let creates = futures::future::join_all(clients.iter().map(|client| create(client, &creating)));
     let meanwhile = async {
-        tokio::time::sleep(WHILE).await;
+        creating.some().await;
         happens.await;
-        tokio::time::sleep(WHILE).await;
-        stop.cancel();
+        creating.some().await;
+        creating.stop();
     };
     let (created, ()) = tokio::join!(creates, meanwhile);
     let (mut acknowledged, mut missed) = (Vec::new(), Vec::new());
@@ -62,7 +90,7 @@ pub(crate) async fn create_while<F: Future<Output = ()>>(
 
 /// Panics unless each of the tasks is there, and all of them end well.
 pub(crate) async fn assert_all_run(client: &Client, ids: &[String]) {
-    assert!(ids.len() > 20, "only {} were created", ids.len());
+    assert!(ids.len() >= 2 * SOME, "only {} were created", ids.len());
     for id in ids {
         let answer = client.ask("tasks/result", json!({"taskId": id})).await;
         assert!(answer["result"]["structuredContent"]["at"].is_u64(), "{answer}");
@@ -153,17 +181,15 @@ async fn everything_killed_at_once_comes_back_with_every_task() {
     let clients = clients(&mut site, &["gateway-1", "gateway-2"]).await;
     let held = countdown(&clients[0], 600.0).await;
     running(&clients[0], &held).await;
-    let stop = CancellationToken::new();
-    let creates = futures::future::join_all(clients.iter().map(|client| create(client, &stop)));
+    let creating = Creating::default();
+    let creates = futures::future::join_all(clients.iter().map(|client| create(client, &creating)));
     let kill = async {
-        tokio::time::sleep(WHILE).await;
+        creating.some().await;
         site.kill_all();
-        stop.cancel();
+        creating.stop();
     };
     let (created, ()) = tokio::join!(creates, kill);
     let acknowledged: Vec<_> = created.into_iter().flat_map(|(ids, _)| ids).collect();
-    assert!(acknowledged.len() > 20, "only {} were created", acknowledged.len());
-
     for role in roles {
         site.spawn(role, &[]);
     }

@@ -70,7 +70,7 @@ async fn of_a_cancel_and_a_completion_at_one_time_exactly_one_wins(wiring: Wirin
     for round in 0..ROUNDS {
         let id = one.create("echo", json!({})).await;
         let params = json!({"taskId": id});
-        let pause = Duration::from_micros(round * 400);
+        let pause = Duration::from_micros(round % 16 * 250);
         let cancel = async |client: &longhaul_tests::client::Client| {
             tokio::time::sleep(pause).await;
             client.ask("tasks/cancel", params.clone()).await

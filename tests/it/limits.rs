@@ -80,11 +80,9 @@ async fn whatever_ends_a_task_makes_room(wiring: Wiring) {
         }
         ids
     };
-    for params in [
-        json!({"name": "echo", "task": {}}),
-        json!({"name": "panic", "task": {}}),
-        json!({"name": "fail", "task": {}}),
-    ] {
+    for params in
+        [json!({"name": "echo", "task": {}}), json!({"name": "panic", "task": {}}), json!({"name": "fail", "task": {}})]
+    {
         join_all(fill(params).await.iter().map(|id| client.result(id))).await;
     }
     // Their time to live ends, then their worker.

@@ -24,7 +24,6 @@ mod bytes;
 mod call;
 mod cancel;
 mod create;
-
 mod expiry;
 mod get;
 mod hints;

@@ -32,7 +32,7 @@ const CLAIM_WAIT_MAX: Duration = Duration::from_secs(20);
 const CLAIM_LOOK: Duration = Duration::from_secs(10);
 const CLAIM_LOOK_DEAF: Duration = Duration::from_secs(2);
 /// How soon it looks again if others are just taking all there is: what they leave is for this one.
-const CLAIM_LOOK_BUSY: Duration = Duration::from_millis(100);
+const CLAIM_LOOK_BUSY: Duration = Duration::from_millis(50);
 /// Tasks handed out at once.
 const CLAIM_MAX: u32 = 256;
 /// Argument bytes handed out at once; a single task may have more.
@@ -204,7 +204,7 @@ impl Work for TaskStore {
         let wish = Wish { worker, token, tools, max, lease, bytes_max: CLAIM_BYTES_MAX };
         let end = Instant::now() + wait.min(CLAIM_WAIT_MAX);
         loop {
-            let mut place = self.inner.hints.queue.enter(&kind);
+            let mut place = self.inner.hints.queue.enter(&kind, max);
             let assignments = self.claim_now(wish.clone()).await?;
             if !assignments.is_empty() || Instant::now() >= end {
                 return Ok(assignments);

@@ -27,7 +27,7 @@ pub(crate) use self::link::{check_durability, check_schema, migrate};
 /// Connections of their own for heartbeats and sweeps, so that a flood of calls cannot make leases run out.
 const PULSE_CONNECTIONS: u32 = 2;
 /// Queued tasks looked at beyond those wanted, for those that another task-store is just taking.
-const CLAIM_SPARE: i64 = 16;
+const CLAIM_SPARE: i64 = 64;
 /// Tenants looked at in one claim; chosen by chance, if there are more.
 const CLAIM_TENANTS_MAX: i64 = 256;
 
