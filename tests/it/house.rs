@@ -85,7 +85,8 @@ fn arrows_between_our_crates_only_go_down() {
 fn each_library_stays_in_its_home() {
     for (name, dependencies) in packages() {
         for (library, homes) in HOMES {
-            let family = |dependency: &&String| **dependency == library || dependency.starts_with(&format!("{library}-"));
+            let family =
+                |dependency: &&String| **dependency == library || dependency.starts_with(&format!("{library}-"));
             let named = dependencies.iter().any(|dependency| family(&dependency));
             assert!(!named || name == "tests" || homes.contains(&name.as_str()), "{name} must not name {library}");
         }
@@ -99,7 +100,8 @@ fn each_library_stays_in_its_home() {
 
 /// Calls `visit` with each tracked or new file that git does not ignore.
 fn each_file(mut visit: impl FnMut(&str, &str)) {
-    let list = Command::new("git").args(["ls-files", "-co", "--exclude-standard"]).current_dir(root()).output().unwrap();
+    let list =
+        Command::new("git").args(["ls-files", "-co", "--exclude-standard"]).current_dir(root()).output().unwrap();
     assert!(list.status.success(), "the sources are a git checkout");
     for name in String::from_utf8(list.stdout).unwrap().lines() {
         if let Ok(text) = std::fs::read_to_string(root().join(name)) {
@@ -111,7 +113,8 @@ fn each_file(mut visit: impl FnMut(&str, &str)) {
 #[test]
 fn nothing_is_left_to_do_and_no_path_of_one_machine_is_named() {
     // Written in two parts, so that this file does not find itself.
-    let words = [["TO", "DO"], ["FIX", "ME"], ["unimplement", "ed!("], ["/wo", "rk/"], ["/ro", "ot/"]].map(|parts| parts.concat());
+    let words = [["TO", "DO"], ["FIX", "ME"], ["unimplement", "ed!("], ["/wo", "rk/"], ["/ro", "ot/"]]
+        .map(|parts| parts.concat());
     each_file(|name, text| {
         for word in &words {
             assert!(name.ends_with(".lock") || !text.contains(word), "{name} contains {word}");

@@ -24,7 +24,8 @@ pub fn check(definition: &str, frame: &Value) {
     let mut validators = VALIDATORS.lock().unwrap();
     let validator = validators.entry(definition.to_owned()).or_insert_with(|| {
         assert!(!schema["$defs"][definition].is_null(), "no such definition: {definition}");
-        let root = json!({"$schema": schema["$schema"], "$ref": format!("#/$defs/{definition}"), "$defs": schema["$defs"]});
+        let root =
+            json!({"$schema": schema["$schema"], "$ref": format!("#/$defs/{definition}"), "$defs": schema["$defs"]});
         jsonschema::validator_for(&root).unwrap()
     });
     if let Some(error) = validator.iter_errors(frame).next() {

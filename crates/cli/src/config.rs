@@ -279,9 +279,7 @@ pub fn read(
         }
     }
     for flag in flags {
-        let (key, value) = flag
-            .split_once('=')
-            .ok_or_else(|| Wrong(format!("--set takes KEY=VALUE, not {flag:?}")))?;
+        let (key, value) = flag.split_once('=').ok_or_else(|| Wrong(format!("--set takes KEY=VALUE, not {flag:?}")))?;
         builder = builder.set_override(key, plain(value)).map_err(wrong)?;
     }
     let config: Config = builder.build().and_then(config::Config::try_deserialize).map_err(wrong)?;
@@ -306,7 +304,10 @@ impl Config {
         let both = [
             ("service_token", self.service_token.is_some() && self.service_token_file.is_some()),
             ("redis_url", self.redis_url.is_some() && self.redis_url_file.is_some()),
-            ("taskstore.database_url", self.taskstore.database_url.is_some() && self.taskstore.database_url_file.is_some()),
+            (
+                "taskstore.database_url",
+                self.taskstore.database_url.is_some() && self.taskstore.database_url_file.is_some(),
+            ),
         ];
         if let Some((key, _)) = both.iter().find(|(_, both)| *both) {
             return Err(Wrong(format!("{key} and {key}_file are both set: keep one")));
@@ -383,7 +384,13 @@ mod tests {
             ("LONGHAUL_TEST_POSTGRES", "ignored"),
             ("PATH", "/bin"),
         ]);
-        let config = read(Some(file.path()), variables, &["mcp_task_max_open=3".into()], &[("log", "debug".into()), ("redis_prefix", "dev".into())]).unwrap();
+        let config = read(
+            Some(file.path()),
+            variables,
+            &["mcp_task_max_open=3".into()],
+            &[("log", "debug".into()), ("redis_prefix", "dev".into())],
+        )
+        .unwrap();
         assert_eq!(config.mcp_task_max_open, 3);
         assert_eq!(config.mcp_task_max_live, 2);
         assert_eq!(config.log, "warn");

@@ -173,7 +173,8 @@ mod tests {
         let over = || Err(Refusal::AlreadyEnded(ended));
         let phases = [Phase::Queued, Phase::Running(lease("x")), Phase::Ended(ended)];
         type Verb = fn(Task) -> Result<Change, Refusal>;
-        let table: [(&str, Verb, [Result<&str, Refusal>; 3]); 9] = [
+        type Answers = [Result<&'static str, Refusal>; 3];
+        let table: [(&str, Verb, Answers); 9] = [
             ("claim", |t| t.claim(lease("y")), [Ok("running"), Err(Refusal::Fenced), over()]),
             (
                 "report",
