@@ -75,10 +75,20 @@ CREATE TRIGGER guard BEFORE UPDATE ON tasks FOR EACH ROW WHEN (OLD.phase = 'ende
 CREATE TABLE counters (
   tenant text COLLATE "C" NOT NULL,       -- the organisation
   owner  text COLLATE "C" NOT NULL,       -- the caller; empty for the organisation as a whole
-  open   bigint NOT NULL DEFAULT 0,       -- its tasks that have not ended
-  stored bigint NOT NULL DEFAULT 0,       -- its tasks that have not been purged
+  open   bigint NOT NULL DEFAULT 0,       -- its tasks that have not ended, as far as endings are counted
+  stored bigint NOT NULL DEFAULT 0,       -- its tasks that have not been purged, as far as purges are counted
   PRIMARY KEY (tenant, owner)
-) WITH (fillfactor = 50); -- changed with every create and every ending
+) WITH (fillfactor = 50); -- locked and changed by every create
+
+-- What ended or was purged since the counter was last changed. A row of its own, so that an ending waits for no create; the
+-- next create of the same owner, or the prune sweep, moves it into the counter.
+CREATE TABLE endings (
+  tenant text COLLATE "C" NOT NULL,       -- as in counters
+  owner  text COLLATE "C" NOT NULL,       -- as in counters
+  open   bigint NOT NULL,                 -- to be added to counters.open; not positive
+  stored bigint NOT NULL                  -- to be added to counters.stored; not positive
+);
+CREATE INDEX endings_owner ON endings (tenant, owner);
 
 -- claim: which tenants may have work
 CREATE INDEX counters_tenant ON counters (tenant) WHERE owner = '';

@@ -4,23 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use longhaul_bus::{Bus, LocalBus, RedisBus};
 use longhaul_core::{Caller, Principal, TenantId};
 use longhaul_gateway::{Authenticator, Credential, Gateway, Pace};
-use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::client::{ControlClient, Target, TasksClient};
 use longhaul_rpc::{Links, Listener, Server, ServiceToken, Tasks as _};
-use longhaul_runner::Runner;
+use longhaul_runner::{Runner, UpstreamStatus};
 use longhaul_taskstore::{SystemClock, TaskStore};
 use longhaul_worker::{Listening, Liveness, Tool, Worker};
 use prometheus::Registry;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, CredentialConfig, Wrong, secret};
+use crate::keys::{self, Keys};
 use crate::management::{self, Readiness};
 use crate::shutdown;
 
@@ -128,11 +128,11 @@ impl Site {
         Ok((store, Box::pin(running)))
     }
 
-    /// A gateway that accepts clients at `listener`.
+    /// A gateway that accepts clients at `listener`, with keys that are those of their file as long as it runs.
     pub fn gateway(
         &self,
         auth: Authenticator,
-        keyring: Keyring,
+        keys: impl Into<Keys>,
         listener: TcpListener,
         drain: CancellationToken,
     ) -> anyhow::Result<(longhaul_gateway::Status, Running)> {
@@ -150,20 +150,26 @@ impl Site {
             pace: Pace { keep_alive: Duration::from_secs(config.gateway.sse_keepalive_s), ..Pace::default() },
             ..longhaul_gateway::Config::default()
         };
-        let target = self.target();
+        let (target, keys) = (self.target(), keys.into());
         let parts = longhaul_gateway::Parts {
             tasks: Arc::new(TasksClient::new(&target)?),
             control: Arc::new(ControlClient::new(&target)?),
             bus: self.bus.clone(),
             links: self.links.clone(),
             token: self.token.clone(),
-            keyring: Arc::new(ArcSwap::from_pointee(keyring)),
+            keyring: keys.ring(),
             auth,
             clock: Arc::new(SystemClock),
         };
         let gateway = Gateway::build(gateway, parts);
         let status = gateway.status();
-        Ok((status, Box::pin(async move { Ok(gateway.run(listener, drain).await?) })))
+        let running = async move {
+            tokio::select! {
+                ran = gateway.run(listener, drain) => Ok(ran?),
+                never = keys.follow(keys::LOOK) => match never {},
+            }
+        };
+        Ok((status, Box::pin(running)))
     }
 
     /// A worker with the config's tools and `more`, that takes calls at `listening`.
@@ -172,7 +178,17 @@ impl Site {
         more: Vec<Tool>,
         listening: Listening,
         drain: CancellationToken,
-    ) -> anyhow::Result<(tokio::sync::watch::Receiver<bool>, Running)> {
+    ) -> anyhow::Result<(watch::Receiver<bool>, Running)> {
+        self.wrapping_runner(more, listening, drain).map(|(attached, _, running)| (attached, running))
+    }
+
+    /// The same, and the upstream servers that it wraps.
+    pub(crate) fn wrapping_runner(
+        &self,
+        more: Vec<Tool>,
+        listening: Listening,
+        drain: CancellationToken,
+    ) -> anyhow::Result<(watch::Receiver<bool>, Arc<Runner>, Running)> {
         let config = &self.config;
         let mut own = if config.runner.demo_tools { longhaul_worker::demo::tools() } else { Vec::new() };
         own.extend(more);
@@ -181,6 +197,7 @@ impl Site {
             name: config.runner.name.clone(),
             calls: Some(listening),
             slots: config.runner.slots,
+            calls_max: config.runner.calls_max,
             liveness: Liveness {
                 heartbeat,
                 lease: heartbeat * HEARTBEATS_PER_LEASE,
@@ -192,12 +209,16 @@ impl Site {
             ..longhaul_worker::Config::new(self.target())
         })
         .with_tools(own.clone());
-        let upstreams = longhaul_runner::Config { upstreams: config.runner.upstreams.clone() };
+        let upstreams = longhaul_runner::Config {
+            upstreams: config.runner.upstreams.clone(),
+            max_result_bytes: config.task_max_result_bytes,
+        };
         // Upstream servers may be given variables of ours by name.
         let variable = |name: &str| std::env::var_os(name);
         let runner =
             Runner::build(&upstreams, variable, worker.tools(), own).map_err(|error| Wrong(error.to_string()))?;
-        let attached = worker.attached();
+        let runner = Arc::new(runner);
+        let (attached, upstreams) = (worker.attached(), runner.clone());
         let running = async move {
             // The last runs need the upstream servers.
             let last = CancellationToken::new();
@@ -209,7 +230,7 @@ impl Site {
             let (worked, ()) = tokio::join!(work, runner.run(last.clone()));
             Ok(worked?)
         };
-        Ok((attached, Box::pin(running)))
+        Ok((attached, upstreams, Box::pin(running)))
     }
 }
 
@@ -265,16 +286,14 @@ fn sha256(hex: &str) -> Option<[u8; 32]> {
 }
 
 /// The keys that seal sessions, cursors and event ids.
-pub fn keyring(config: &Config) -> anyhow::Result<Keyring> {
+pub fn keys(config: &Config) -> Result<Keys, Wrong> {
     let file = config.seal_keys_file.as_ref().ok_or_else(|| {
         Wrong(
             "seal_keys_file is needed: a file with one line from `openssl rand -base64 32`, the same for every gateway"
                 .into(),
         )
     })?;
-    let text =
-        std::fs::read_to_string(file).map_err(|error| Wrong(format!("seal_keys_file: {}: {error}", file.display())))?;
-    Ok(Keyring::parse(&text).map_err(|error| Wrong(format!("seal_keys_file: {}: {error}", file.display())))?)
+    Keys::read(file).map_err(|Wrong(what)| Wrong(format!("seal_keys_file: {what}")))
 }
 
 /// Opens a listener, or says which key to change.
@@ -305,7 +324,12 @@ impl Parts {
         let serve = management::serve(management, readiness.clone(), registry, stop.clone());
         let noticed = CancellationToken::new();
         let play = async {
-            let running = role(config, readiness.clone(), noticed.clone()).await?;
+            let running = tokio::select! {
+                running = role(config, readiness.clone(), noticed.clone()) => running?,
+                // It has promised nobody anything yet.
+                () = drain.cancelled() => return Ok(()),
+            };
+            readiness.started();
             let signal = async {
                 drain.cancelled().await;
                 readiness.drain();
@@ -333,10 +357,10 @@ pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
     let notice = Duration::from_millis(parts.config.drain_notice_ms);
     parts
         .play(notice, async |config, readiness, drain| {
-            let (auth, keyring) = (authenticator(&config.gateway.credentials)?, keyring(&config)?);
+            let (auth, keys) = (authenticator(&config.gateway.credentials)?, keys(&config)?);
             let listener = listen("gateway.listen", config.gateway.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "gateway");
-            let (status, running) = Site::new(config)?.gateway(auth, keyring, listener, drain)?;
+            let (status, running) = Site::new(config)?.gateway(auth, keys, listener, drain)?;
             readiness.check("task-store", move || {
                 let ready = status.is_ready();
                 Box::pin(
@@ -391,7 +415,8 @@ pub async fn runner(parts: Parts) -> anyhow::Result<()> {
             }
             tracing::info!(%address, advertise_url, "runner");
             let listening = Listening { listener: Listener::Tcp(listener), advertise_url };
-            let (attached, running) = Site::new(config)?.runner(Vec::new(), listening, drain)?;
+            let (attached, upstreams, running) = Site::new(config)?.wrapping_runner(Vec::new(), listening, drain)?;
+            readiness.mention(move || missing(&upstreams));
             readiness.check("task-store", move || {
                 let attached = *attached.borrow();
                 Box::pin(async move { attached.then_some(()).ok_or_else(|| "not attached: see taskstore_urls".into()) })
@@ -399,6 +424,12 @@ pub async fn runner(parts: Parts) -> anyhow::Result<()> {
             Ok(running)
         })
         .await
+}
+
+/// A line for each upstream server that is not there: the others and the worker's own tools are on offer all the same.
+pub(crate) fn missing(runner: &Runner) -> Vec<String> {
+    let missing = |status: UpstreamStatus| Some(format!("upstream {}: {}", status.name, status.missing?));
+    runner.status().into_iter().filter_map(missing).collect()
 }
 
 /// Plays `longhaul migrate`.
@@ -413,4 +444,59 @@ pub async fn count(parts: Parts) -> anyhow::Result<()> {
     use std::io::Write as _;
     let count = TasksClient::new(&Site::new(parts.config)?.target())?.count().await?;
     Ok(writeln!(std::io::stdout(), "stored {}\nopen {}", count.stored, count.open)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(drain: &CancellationToken) -> Parts {
+        let config = Config { management_listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
+        Parts {
+            config: Arc::new(config),
+            readiness: Readiness::default(),
+            registry: Registry::new(),
+            drain: drain.clone(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_role_is_not_ready_before_it_is_there_and_a_drain_ends_it_at_any_time() {
+        let drain = CancellationToken::new();
+        let (parts, begin) = (parts(&drain), tokio::sync::Notify::new());
+        let readiness = parts.readiness.clone();
+        let (begun, mut is_begun) = watch::channel(false);
+        let begin = &begin;
+        let played = parts.play(Duration::ZERO, async move |_, readiness: Readiness, drain| {
+            begin.notified().await;
+            assert_eq!(readiness.report().await, (false, "[-] starting\n".to_owned()));
+            let running: Running = Box::pin(async move {
+                begun.send_replace(true);
+                drain.cancelled().await;
+                Ok(())
+            });
+            Ok(running)
+        });
+        let looks = async {
+            assert!(!readiness.report().await.0);
+            begin.notify_one();
+            is_begun.wait_for(|begun| *begun).await.unwrap();
+            assert_eq!(readiness.report().await, (true, String::new()));
+            drain.cancel();
+        };
+        let (played, ()) = tokio::join!(played, looks);
+        played.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_upstream_server_that_is_away_is_mentioned() {
+        let upstream = r#"{"name": "files", "command": ["/no/such/program"]}"#;
+        let config = longhaul_runner::Config {
+            upstreams: vec![serde_json::from_str(upstream).unwrap()],
+            ..longhaul_runner::Config::default()
+        };
+        let url = longhaul_worker::Config::connect("http://127.0.0.1:1", "a-token-for-the-tests").unwrap();
+        let runner = Runner::build(&config, |_| None, Worker::new(url).tools(), Vec::new()).unwrap();
+        assert_eq!(missing(&runner), ["upstream files: is being started"]);
+    }
 }

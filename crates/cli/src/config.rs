@@ -4,6 +4,7 @@
 //! `LONGHAUL_GATEWAY__LISTEN`. docs/CONFIG.md is made from this file by a test.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// The environment variable that names the config file.
 pub const FILE_VARIABLE: &str = "LONGHAUL_CONFIG";
+/// What the names of our variables begin with.
+const PREFIX: &str = "LONGHAUL_";
 /// Variables of the tests' own; no keys.
 const TEST_VARIABLES: &str = "LONGHAUL_TEST_";
 
@@ -158,6 +161,8 @@ pub struct RunnerConfig {
     pub worker_advertise_url: Option<String>,
     /// Tasks at a time.
     pub slots: u32,
+    /// Calls that are not tasks at a time; more are refused.
+    pub calls_max: u32,
     /// How long running tasks may go on after SIGTERM, in seconds.
     pub drain_timeout_s: u64,
     /// Offer `echo`, `countdown`, `fail` and `panic`.
@@ -234,6 +239,7 @@ impl Default for RunnerConfig {
             worker_listen: SocketAddr::from(([0, 0, 0, 0], 50052)),
             worker_advertise_url: None,
             slots: 8,
+            calls_max: 256,
             drain_timeout_s: 600,
             demo_tools: false,
             upstreams: Vec::new(),
@@ -252,6 +258,20 @@ fn hidden<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result
 #[derive(Debug, thiserror::Error)]
 #[error("config: {0}")]
 pub struct Wrong(pub String);
+
+/// The process's variables as text. Foreign ones that are none are nobody's here; one of ours is refused.
+pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, Wrong> {
+    let text = |(name, value): (OsString, OsString)| match (name.into_string(), value.into_string()) {
+        (Ok(name), Ok(value)) => Some(Ok((name, value))),
+        // Its value may be a secret.
+        (Ok(name), Err(_)) if name.starts_with(PREFIX) => Some(Err(Wrong(format!("{name} is not UTF-8")))),
+        (Err(name), _) if name.as_encoded_bytes().starts_with(PREFIX.as_bytes()) => {
+            Some(Err(Wrong(format!("the name of the variable {name:?} is not UTF-8"))))
+        }
+        _ => None,
+    };
+    variables.into_iter().filter_map(text).collect()
+}
 
 /// Reads the config from `file`, the process's `environment` and `flags` of the form `key=value`, over the role's own
 /// `defaults`.
@@ -272,7 +292,7 @@ pub fn read(
         builder = builder.add_source(config::File::from(file).format(config::FileFormat::Toml));
     }
     for (name, value) in &environment {
-        let Some(key) = name.strip_prefix("LONGHAUL_") else { continue };
+        let Some(key) = name.strip_prefix(PREFIX) else { continue };
         if name != FILE_VARIABLE && !name.starts_with(TEST_VARIABLES) {
             let key = key.to_lowercase().replace("__", ".");
             builder = builder.set_override(key, plain(value)).map_err(wrong)?;
@@ -287,7 +307,7 @@ pub fn read(
     Ok(config)
 }
 
-/// A variable or a flag is text; a list is written `[a, b]` or `a,b` by its key's type, so only lists are split here.
+/// A variable or a flag is text, but what is written `[a, b]` is a list.
 fn plain(value: &str) -> config::Value {
     match value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some("") => config::Value::from(Vec::<String>::new()),
@@ -320,6 +340,7 @@ impl Config {
             ("gateway.sse_keepalive_s", self.gateway.sse_keepalive_s == 0),
             ("gateway.tools_page", self.gateway.tools_page == 0),
             ("runner.slots", self.runner.slots == 0),
+            ("runner.calls_max", self.runner.calls_max == 0),
             ("taskstore.database_max_connections", self.taskstore.database_max_connections == 0),
         ];
         if let Some((key, _)) = zero.iter().find(|(_, zero)| *zero) {
@@ -417,6 +438,7 @@ mod tests {
     fn what_makes_no_sense_is_refused() {
         for flag in [
             "task_heartbeat_ms=0",
+            "runner.calls_max=0",
             "mcp_task_default_ttl_ms=0",
             "mcp_task_max_open=-1",
             "mcp_task_max_open=many",
@@ -432,9 +454,35 @@ mod tests {
 
     #[test]
     fn a_secret_is_never_printed() {
-        let config = read(None, env(&[("LONGHAUL_REDIS_URL", "redis://:canary@x/")]), &[], &[]).unwrap();
+        let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+        let upstreams = r#"
+            [[runner.upstreams]]
+            name = "a"
+            command = ["server", "--token=canary", "canary"]
+            [[runner.upstreams]]
+            name = "b"
+            url = "https://canary:canary@host.example/mcp?key=canary#canary"
+        "#;
+        std::fs::write(file.path(), upstreams).unwrap();
+        let variables = env(&[("LONGHAUL_REDIS_URL", "redis://:canary@x/")]);
+        let config = read(Some(file.path()), variables, &[], &[]).unwrap();
         assert_eq!(config.redis_url.as_ref().unwrap().expose_secret(), "redis://:canary@x/");
-        let printed = format!("{config:?}{}", serde_json::to_string(&config).unwrap());
+        let toml = toml::to_string(&config).unwrap();
+        let printed = format!("{config:?}{}{toml}", serde_json::to_string(&config).unwrap());
         assert!(!printed.contains("canary"), "{printed}");
+        for shown in ["[\"server\", \"[hidden]\", \"[hidden]\"]", "https://[hidden]@host.example/mcp?[hidden]"] {
+            assert!(toml.contains(shown), "{shown}: {toml}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_is_not_text_is_refused_if_it_is_ours_and_ignored_if_not() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let odd = |start: &str| OsString::from_vec([start.as_bytes(), b"canary\xff"].concat());
+        let all = [("A".into(), odd("")), (odd("B"), "b".into()), ("LONGHAUL_LOG".into(), "info".into())];
+        assert_eq!(environment(all).unwrap(), env(&[("LONGHAUL_LOG", "info")]));
+        let refused = environment([("LONGHAUL_SERVICE_TOKEN".into(), odd(""))]).unwrap_err().to_string();
+        assert!(refused.contains("LONGHAUL_SERVICE_TOKEN") && !refused.contains("canary"), "{refused}");
+        assert!(environment([(odd("LONGHAUL_"), "x".into())]).is_err());
     }
 }

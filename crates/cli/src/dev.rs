@@ -12,7 +12,6 @@ use base64::engine::general_purpose::STANDARD;
 use longhaul_bus::LocalBus;
 use longhaul_core::{Caller, Principal, TenantId};
 use longhaul_gateway::Authenticator;
-use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{Links, ServiceToken};
 use longhaul_worker::Listening;
 use secrecy::SecretString;
@@ -20,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::compose::{self, Parts, Site};
 use crate::config::Wrong;
+use crate::keys::Keys;
 use crate::management;
 
 /// How long the parts may take to find one another.
@@ -53,10 +53,10 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
         ))
         .into());
     }
-    std::fs::create_dir_all(data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
+    folder(data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
     // Held until the process ends, however it ends.
     let _lock = lock(data)?;
-    let keyring = keyring(&data.join("seal.key"))?;
+    let keys = keys(&data.join("seal.key"))?;
     let listener = compose::listen("--listen", config.gateway.listen).await?;
     let management = compose::listen("management_listen", config.management_listen).await?;
     let (mcp, management_address) = (listener.local_addr()?, management.local_addr()?);
@@ -75,16 +75,17 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
     let database = SecretString::from(format!("sqlite:{}", file.display()));
     let (_, store) = site.taskstore(&database, site.links.listen(TASKSTORE), store_drain.clone()).await?;
     let listening = Listening { listener: site.links.listen(RUNNER), advertise_url: format!("memory://{RUNNER}") };
-    let (mut attached, worker) = site.runner(Vec::new(), listening, worker_drain.clone())?;
+    let (mut attached, upstreams, worker) = site.wrapping_runner(Vec::new(), listening, worker_drain.clone())?;
     let principal = Principal { tenant: TenantId::new("dev"), caller: Caller::Agent("dev".into()) };
-    let (status, gateway) =
-        site.gateway(Authenticator::Fixed(Arc::new(principal)), keyring, listener, drain.clone())?;
+    let (status, gateway) = site.gateway(Authenticator::Fixed(Arc::new(principal)), keys, listener, drain.clone())?;
 
     let ready = status.clone();
     readiness.check("gateway", move || {
         let ready = ready.is_ready();
         Box::pin(async move { ready.then_some(()).ok_or_else(|| "starting".into()) })
     });
+    readiness.mention(move || compose::missing(&upstreams));
+    readiness.started();
     let banner = async {
         let up = tokio::time::timeout(START_MAX, async {
             // An error means that the worker has ended; then the others end too.
@@ -126,6 +127,13 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
     gateway.and(worker).and(store).and(banner)
 }
 
+/// Makes the data folder, for its owner alone: arguments and results are in there.
+fn folder(data: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data)?;
+    std::fs::set_permissions(data, std::fs::Permissions::from_mode(0o700))
+}
+
 /// Two processes on one folder would interrupt each other's tasks: both are the worker `dev`.
 fn lock(data: &Path) -> anyhow::Result<std::fs::File> {
     let file = data.join("lock");
@@ -151,7 +159,7 @@ fn random() -> anyhow::Result<[u8; 32]> {
 }
 
 /// Reads the key file, or makes one: sessions and cursors outlive a restart.
-fn keyring(file: &Path) -> anyhow::Result<Keyring> {
+fn keys(file: &Path) -> anyhow::Result<Keys> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
     match made {
@@ -159,8 +167,7 @@ fn keyring(file: &Path) -> anyhow::Result<Keyring> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error).with_context(|| format!("cannot write {}", file.display())),
     }
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    Keyring::parse(&text).map_err(|error| Wrong(format!("{}: {error}; delete it for a new one", file.display())).into())
+    Keys::read(file).map_err(|Wrong(what)| Wrong(format!("{what}; delete it for a new one")).into())
 }
 
 fn print(mcp: SocketAddr, management: SocketAddr, data: &Path) -> std::io::Result<()> {

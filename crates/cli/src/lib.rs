@@ -3,6 +3,7 @@
 pub mod compose;
 pub mod config;
 mod dev;
+pub mod keys;
 pub mod management;
 pub mod role;
 pub mod shutdown;

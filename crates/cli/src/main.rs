@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use longhaul_cli::config::Wrong;
+use longhaul_cli::config::{self, Wrong};
 use longhaul_cli::role::Arguments;
 
 #[global_allocator]
@@ -22,7 +22,8 @@ fn main() -> ExitCode {
             return if help { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
         }
     };
-    match arguments.run(std::env::vars().collect()) {
+    let environment = config::environment(std::env::vars_os());
+    match environment.map_err(Into::into).and_then(|environment| arguments.run(environment)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("longhaul: {error:#}");

@@ -19,11 +19,14 @@ const CHECK_MAX: Duration = Duration::from_secs(1);
 
 type Answer = BoxFuture<'static, Result<(), String>>;
 type Check = Arc<dyn Fn() -> Answer + Send + Sync>;
+type News = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
-/// Whether the process can serve: every named check holds, and it is not draining.
+/// Whether the process can serve: it has started, every named check holds, and it is not draining.
 #[derive(Clone, Default)]
 pub struct Readiness {
     checks: Arc<Mutex<Vec<(&'static str, Check)>>>,
+    news: Arc<Mutex<Vec<News>>>,
+    started: CancellationToken,
     draining: CancellationToken,
 }
 
@@ -33,6 +36,16 @@ impl Readiness {
         self.checks.lock().unwrap_or_else(PoisonError::into_inner).push((name, Arc::new(check)));
     }
 
+    /// Adds lines that hinder nothing: each says what is missing.
+    pub fn mention(&self, news: impl Fn() -> Vec<String> + Send + Sync + 'static) {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::new(news));
+    }
+
+    /// The role is there, with all its checks: not ready before.
+    pub fn started(&self) {
+        self.started.cancel();
+    }
+
     /// From now on not ready.
     pub fn drain(&self) {
         self.draining.cancel();
@@ -40,8 +53,13 @@ impl Readiness {
 
     /// One line for each check, and whether all hold.
     pub async fn report(&self) -> (bool, String) {
-        let mut ready = !self.draining.is_cancelled();
-        let mut lines = if ready { String::new() } else { "[-] draining\n".to_owned() };
+        let (mut ready, mut lines) = (true, String::new());
+        for (holds, why) in [(self.started.is_cancelled(), "starting"), (!self.draining.is_cancelled(), "draining")] {
+            if !holds {
+                ready = false;
+                lines += &format!("[-] {why}\n");
+            }
+        }
         let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (name, check) in checks {
             let answer = tokio::time::timeout(CHECK_MAX, check()).await;
@@ -52,6 +70,11 @@ impl Readiness {
                     lines += &format!("[-] {name}: {why}\n");
                 }
             }
+        }
+        let news = self.news.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for line in news.iter().flat_map(|news| news()) {
+            // Another server's words may be in it.
+            lines += &format!("[ ] {}\n", line.replace(char::is_control, " "));
         }
         (ready, lines)
     }
@@ -78,5 +101,25 @@ fn metrics(registry: &Registry) -> impl IntoResponse + use<> {
     match TextEncoder::new().encode_to_string(&registry.gather()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_only_mentioned_hinders_nothing_and_keeps_to_its_line() {
+        let readiness = Readiness::default();
+        readiness.check("a", || Box::pin(async { Ok(()) }));
+        readiness.mention(|| vec!["upstream files: refuses:\n[-] a".to_owned()]);
+        let mentioned = "[+] a\n[ ] upstream files: refuses: [-] a\n";
+        assert_eq!(readiness.report().await, (false, format!("[-] starting\n{mentioned}")));
+        readiness.started();
+        assert_eq!(readiness.report().await, (true, mentioned.to_owned()));
+        readiness.check("b", || Box::pin(async { Err("is away".into()) }));
+        assert!(!readiness.report().await.0);
+        readiness.drain();
+        assert!(readiness.report().await.1.starts_with("[-] draining\n"));
     }
 }

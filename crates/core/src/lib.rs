@@ -7,6 +7,8 @@
 //! *outcome*; a running one is held by a *worker* under a *lease*, in its n-th *attempt*; every visible change raises
 //! its *version*.
 
+#![warn(missing_docs)]
+
 pub mod audit;
 pub mod id;
 pub mod limits;

@@ -12,7 +12,7 @@ use longhaul_core::{Outcome, Principal, Refusal};
 use longhaul_mcp::errors::{Denial, code};
 use longhaul_mcp::seal::{EventId, Session};
 use longhaul_mcp::{
-    Dialect, Message, Notification, Params, RequestId, RpcError, TraceContext, dialect, error_body, jsonrpc, v2025,
+    Dialect, Message, Notification, Params, RequestId, RpcError, TraceContext, dialect, error_body, jsonrpc, sse, v2025,
 };
 use longhaul_rpc::{Error, trace};
 use tokio::sync::OwnedSemaphorePermit;
@@ -22,7 +22,7 @@ use tracing::field::{Empty, display};
 use crate::Shared;
 use crate::doors::Doors;
 use crate::http::{
-    Accepts, accepted, is_json, json, last, malformed, method_not_allowed, read, refuse, single, unauthenticated,
+    Accepts, Read, accepted, is_json, json, last, malformed, method_not_allowed, read, refuse, single, unauthenticated,
     unavailable,
 };
 use crate::in_flight::request_digest;
@@ -94,7 +94,7 @@ impl From<Error> for No {
     fn from(error: Error) -> Self {
         match error {
             Error::Refused(refusal) => refusal.into(),
-            Error::Unavailable(why) => {
+            Error::Unavailable(why) | Error::NotBegun(why) => {
                 tracing::debug!(why, "a request could not be answered");
                 Self::Unavailable
             }
@@ -169,7 +169,7 @@ async fn post(
         && method == "initialize"
     {
         // An old session in the header does not matter: this opens a new one (wire reference, R-25-055).
-        return initialize(shared, &principal, id, params);
+        return initialize(shared, &principal, id, params, accepts, permit);
     }
     let (session, tag) = match session(shared, &principal, headers) {
         Ok(session) => session,
@@ -199,9 +199,10 @@ async fn post(
             }
             let trace = if in_meta.traceparent.is_some() { in_meta } else { in_header };
             drop(params);
-            drop(read);
+            let Read { bytes, share } = read;
+            drop(bytes);
             let asked = Asked { shared: shared.clone(), principal, session, tag, id, accepts, trace };
-            answer(asked, request, operation, permit).instrument(span).await
+            answer(asked, request, share, operation, permit).instrument(span).await
         }
         Message::Notification { method, params } => {
             if let Notification::Cancelled { request } = v2025::notification(&method, &params) {
@@ -221,13 +222,20 @@ async fn post(
     }
 }
 
-fn initialize(shared: &Arc<Shared>, principal: &Principal, id: &RequestId, params: &Params<'_>) -> Response {
+fn initialize(
+    shared: &Arc<Shared>,
+    principal: &Principal,
+    id: &RequestId,
+    params: &Params<'_>,
+    accepts: Accepts,
+    permit: OwnedSemaphorePermit,
+) -> Response {
     let operation = Operation::start(shared, "initialize", Dialect::NEWEST.version());
     match v2025::read(Dialect::NEWEST, "initialize", params, shared.config.tasks_enabled) {
         Ok(longhaul_mcp::Request::Hello(hello)) => {
             let (body, session) = verbs::hello::hello(shared, principal, id, &hello);
             operation.end(Ended::Well);
-            let mut response = json(StatusCode::OK, body);
+            let mut response = message(accepts, body, permit);
             if let Ok(session) = HeaderValue::try_from(session) {
                 response.headers_mut().insert(SESSION, session);
             }
@@ -236,20 +244,31 @@ fn initialize(shared: &Arc<Shared>, principal: &Principal, id: &RequestId, param
         Ok(_) => unavailable(Some(id)),
         Err(error) => {
             operation.end(Ended::Error(error.code));
-            json(StatusCode::OK, error_body(Some(id), &error))
+            message(accepts, error_body(Some(id), &error), permit)
         }
     }
+}
+
+/// A response that carries one message, in the form that the client takes (wire reference, R-25-006).
+fn message(accepts: Accepts, body: Bytes, permit: OwnedSemaphorePermit) -> Response {
+    if accepts.json {
+        return json(StatusCode::OK, body);
+    }
+    // Without an id there is nothing to come back for.
+    let frame = sse::message(None, &body);
+    stream::response(Box::pin(futures::stream::once(async move { frame })), permit)
 }
 
 async fn answer(
     asked: Asked,
     request: Result<longhaul_mcp::Request, RpcError>,
+    share: Option<OwnedSemaphorePermit>,
     operation: Operation,
     permit: OwnedSemaphorePermit,
 ) -> Response {
     let mut operation = Some(operation);
     let answer = match request {
-        Ok(request) => verb(&asked, request, &mut operation).await,
+        Ok(request) => verb(&asked, request, share, &mut operation).await,
         Err(error) => Err(No::Denied(error)),
     };
     let end = |operation: Option<Operation>, how| {
@@ -260,7 +279,7 @@ async fn answer(
     match answer {
         Ok(Answer::Message(body, how)) => {
             end(operation, how);
-            json(StatusCode::OK, body)
+            message(asked.accepts, body, permit)
         }
         Ok(Answer::Stream(frames)) => stream::response(frames, permit),
         // A client that takes streams gets one without a message; the others are told what a notification is told.
@@ -268,7 +287,7 @@ async fn answer(
         Ok(Answer::Nothing) => accepted(),
         Err(No::Denied(error)) => {
             end(operation, Ended::Error(error.code));
-            json(StatusCode::OK, error_body(Some(&asked.id), &error))
+            message(asked.accepts, error_body(Some(&asked.id), &error), permit)
         }
         Err(No::Unavailable) => {
             end(operation, Ended::Error(code::INTERNAL));
@@ -277,12 +296,17 @@ async fn answer(
     }
 }
 
-async fn verb(asked: &Asked, request: longhaul_mcp::Request, operation: &mut Option<Operation>) -> Result<Answer, No> {
+async fn verb(
+    asked: &Asked,
+    request: longhaul_mcp::Request,
+    share: Option<OwnedSemaphorePermit>,
+    operation: &mut Option<Operation>,
+) -> Result<Answer, No> {
     use longhaul_mcp::Request;
     let body = match request {
         Request::Ping => verbs::ping(asked),
         Request::Tools { cursor } => verbs::tools::tools(asked, cursor.as_deref())?,
-        Request::Call(call) => return verbs::call::call(asked, call, operation).await,
+        Request::Call(call) => return verbs::call::call(asked, call, share, operation).await,
         Request::Get(task) => verbs::get::get(asked, task).await?,
         Request::Result(task) => return verbs::result::result(asked, task, operation).await,
         Request::List { cursor } => verbs::list::list(asked, cursor.as_deref()).await?,

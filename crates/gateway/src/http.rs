@@ -117,7 +117,7 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
 /// A body, and its share of the memory for bodies.
 pub(crate) struct Read {
     pub(crate) bytes: Bytes,
-    _share: Option<OwnedSemaphorePermit>,
+    pub(crate) share: Option<OwnedSemaphorePermit>,
 }
 
 /// Reads a body: not more than allowed, not longer than allowed, not beyond the memory for bodies.
@@ -156,7 +156,7 @@ pub(crate) async fn read(shared: &Shared, headers: &HeaderMap, body: Body) -> Re
             }
         }
         let bytes = if whole.is_empty() { first } else { whole.freeze() };
-        Ok(Read { bytes, _share: share })
+        Ok(Read { bytes, share })
     };
     match tokio::time::timeout(shared.config.pace.body, reading).await {
         Ok(read) => read,

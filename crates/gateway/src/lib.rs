@@ -184,7 +184,7 @@ impl Gateway {
             catalogue: Catalogue::new(dial, config.tasks_enabled),
             sessions: Sessions::default(),
             watches: Arc::new(Watches::new(tasks.clone(), tracker.clone())),
-            notifier: Notifier::default(),
+            notifier: Notifier::new(),
             in_flight: Arc::default(),
             runs: Runs::new(),
             metrics: Metrics::new(),

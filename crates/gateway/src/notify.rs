@@ -31,13 +31,14 @@ const CREATED_MAX: usize = 64;
 const FOLLOWED_MAX: usize = 256;
 
 /// The open notification streams of this replica.
-#[derive(Default)]
 pub(crate) struct Notifier {
+    /// Tells its own streams from those of other replicas.
+    replica: u64,
     open: Mutex<HashMap<Tag, Slot>>,
 }
 
 struct Slot {
-    /// Later streams have higher names, on whatever replica.
+    /// Begins with the replica.
     stream: String,
     created: mpsc::Sender<TaskId>,
     look: Arc<Notify>,
@@ -45,6 +46,14 @@ struct Slot {
 }
 
 impl Notifier {
+    pub(crate) fn new() -> Self {
+        Self { replica: u64::from_be_bytes(random()), open: Mutex::default() }
+    }
+
+    fn prefix(&self) -> String {
+        format!("{:016x}", self.replica)
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Tag, Slot>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,9 +67,11 @@ impl Notifier {
         }
     }
 
-    /// A session has a new stream, here or elsewhere: older ones close.
+    /// A session has a new stream, as is heard now: if that one is elsewhere, ours is the older. Clocks have no say.
     pub(crate) fn opened(&self, session: Tag, stream: &str) {
-        if let Some(slot) = self.lock().get(&session).filter(|slot| *slot.stream < *stream) {
+        if !stream.starts_with(&self.prefix())
+            && let Some(slot) = self.lock().get(&session)
+        {
             slot.close.cancel();
         }
     }
@@ -89,8 +100,7 @@ impl Notifier {
 
 /// Opens the stream of a session.
 pub(crate) fn open(shared: &Arc<Shared>, principal: Arc<Principal>, session: Session, tag: Tag) -> Frames {
-    let moment = u64::try_from(shared.clock.now().as_micros()).unwrap_or_default();
-    let stream = format!("{moment:016x}{:016x}", u64::from_be_bytes(random()));
+    let stream = format!("{}{:016x}", shared.notifier.prefix(), u64::from_be_bytes(random()));
     let (tell, created) = mpsc::channel(CREATED_MAX);
     let (look, close) = (Arc::new(Notify::new()), CancellationToken::new());
     let slot = Slot { stream: stream.clone(), created: tell, look: look.clone(), close: close.clone() };
@@ -233,7 +243,8 @@ impl Standalone {
 
     /// Finds the session's open tasks, whatever was heard of them.
     async fn look(&mut self) {
-        self.look_due = Instant::now() + self.shared.config.pace.floor;
+        let pace = self.shared.config.pace;
+        self.look_due = Instant::now() + if self.shared.bus.healthy() { pace.floor } else { pace.floor_deaf };
         if !self.has_tasks {
             return;
         }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use longhaul_core::Timestamp;
 use longhaul_mcp::seal::{Session, SessionId};
-use longhaul_rpc::{Control, Error};
+use longhaul_rpc::{Control, ENDED_SESSIONS_PAGE, Error};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 
@@ -97,11 +97,19 @@ impl Sessions {
 
     /// Looks again; what was known stays if that fails.
     pub(crate) async fn refresh(&self, control: &dyn Control, now: Timestamp) -> Result<(), Error> {
-        let all = control.ended_sessions().await?;
-        if all.len() > ENDED_MAX {
-            tracing::warn!(ended = all.len(), "too many ended sessions to remember them all");
+        let (mut stored, mut after) = (HashSet::new(), String::new());
+        loop {
+            let page = control.ended_sessions(&after).await?;
+            stored.extend(page.iter().filter_map(|tag| Tag::parse(tag)));
+            if stored.len() > ENDED_MAX {
+                tracing::warn!("too many ended sessions to remember them all");
+                break;
+            }
+            match page.into_iter().nth(ENDED_SESSIONS_PAGE - 1) {
+                Some(last) => after = last,
+                None => break,
+            }
         }
-        let stored: HashSet<_> = all.iter().filter_map(|tag| Tag::parse(tag)).take(ENDED_MAX).collect();
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         // A session that ended while we asked may be missing in the answer.
         ended.fresh.retain(|tag, expires_at| !stored.contains(tag) && *expires_at > now);

@@ -53,7 +53,7 @@ impl Limit {
             Self::Keys => "Invalid Request: too many keys in an object",
             Self::RepeatedKey => "Invalid Request: a key is repeated in an object",
             Self::String => "Invalid Request: a string is too long",
-            Self::Number => "Invalid Request: a number is out of range",
+            Self::Number => "Invalid Request: a number is beyond a double, or longer than 64 characters",
         }
     }
 }

@@ -2,12 +2,11 @@
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
-use longhaul_core::limits::MESSAGE_OVERHEAD_BYTES;
 use longhaul_core::{Fence, NewTask, Outcome, Principal, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
 use tonic::transport::Channel;
 
 use crate::convert::{self, Bad};
-use crate::link::{Links, ServiceToken};
+use crate::link::{Links, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{Answers, DEADLINE, Open, Pipes};
 use crate::{
@@ -37,7 +36,7 @@ macro_rules! pipes {
             .iter()
             .map(|url| {
                 let channel = target.links.channel(url)?;
-                let (token, max) = (target.token.clone(), target.payload_bytes_max + MESSAGE_OVERHEAD_BYTES);
+                let (token, max) = (target.token.clone(), message_bytes_max(target.payload_bytes_max));
                 let open: Open<_, _> = Box::new(move |requests| {
                     let mut client = pb::$module::$client::<Channel>::new(channel.clone())
                         .max_decoding_message_size(max)
@@ -71,7 +70,7 @@ impl TasksClient {
 
     async fn call(&self, verb: tasks_request::Verb) -> Result<tasks_reply::Answer, Error> {
         use tasks_reply::Answer;
-        match self.0.call(verb, |answer| matches!(answer, Answer::Fault(fault) if fault.retry)).await? {
+        match self.0.call(verb).await? {
             Answer::Refusal(refusal) => Err(convert::refusal_from(refusal)?.into()),
             Answer::Fault(fault) => Err(convert::fault_from(fault)),
             answer => Ok(answer),
@@ -143,12 +142,23 @@ impl Tasks for TasksClient {
     }
 
     async fn tools(&self) -> Result<Vec<WorkerInfo>, Error> {
-        match self.call(tasks_request::Verb::Tools(pb::Tools {})).await? {
-            tasks_reply::Answer::Workers(pb::Workers { workers }) => {
-                Ok(workers.into_iter().map(convert::worker_from).collect::<Result<_, _>>()?)
+        use tasks_reply::Answer;
+        let mut answers = self.0.open(tasks_request::Verb::Tools(pb::Tools {})).await?;
+        let gather = async {
+            let mut workers = Vec::new();
+            loop {
+                match answers.next().await {
+                    Some(Answer::Worker(worker)) => workers.push(convert::worker_from(worker)?),
+                    Some(Answer::End(_)) => break,
+                    Some(Answer::Fault(fault)) => return Err(convert::fault_from(fault)),
+                    Some(_) => return unexpected(),
+                    None => return Err(Error::Unavailable("the connection broke".into())),
+                }
             }
-            _ => unexpected(),
-        }
+            answers.done();
+            Ok(workers)
+        };
+        tokio::time::timeout(DEADLINE, gather).await.map_err(|_| Error::Unavailable("no answer in time".into()))?
     }
 
     async fn count(&self) -> Result<TaskCount, Error> {
@@ -174,8 +184,7 @@ impl WorkClient {
     }
 
     async fn call(&self, verb: work_request::Verb) -> Result<work_reply::Answer, Error> {
-        use work_reply::Answer;
-        plain_work(self.0.call(verb, |answer| matches!(answer, Answer::Fault(fault) if fault.retry)).await?)
+        plain_work(self.0.call(verb).await?)
     }
 }
 
@@ -357,10 +366,11 @@ impl Control for ControlClient {
         Ok(())
     }
 
-    async fn ended_sessions(&self) -> Result<Vec<String>, Error> {
+    async fn ended_sessions(&self, after: &str) -> Result<Vec<String>, Error> {
         let all = self
             .ask(|mut client| {
-                let request = self.token.sign(tonic::Request::new(pb::EndedSessionsRequest {}));
+                let request =
+                    self.token.sign(tonic::Request::new(pb::EndedSessionsRequest { after: after.to_owned() }));
                 async move { client.ended_sessions(request).await }
             })
             .await?;

@@ -333,7 +333,11 @@ pub(crate) fn refusal_from(refusal: pb::Refusal) -> Read<Refusal> {
 }
 
 pub(crate) fn fault_from(fault: pb::Fault) -> Error {
-    if fault.retry { Error::Unavailable(fault.message) } else { Error::Fault(fault.message) }
+    match fault {
+        pb::Fault { not_begun: true, message, .. } => Error::NotBegun(message),
+        pb::Fault { retry: true, message, .. } => Error::Unavailable(message),
+        pb::Fault { message, .. } => Error::Fault(message),
+    }
 }
 
 /// The frames of each pipe differ in their types alone; a trait cannot read a generated field, so this writes it thrice.
@@ -369,8 +373,12 @@ macro_rules! frames {
                 Self { id, answer: Some(answer) }
             }
 
-            fn fault(message: String, retry: bool) -> Self::Answer {
-                pb::$answers::Answer::Fault(pb::Fault { retry, message })
+            fn fault(fault: pb::Fault) -> Self::Answer {
+                pb::$answers::Answer::Fault(fault)
+            }
+
+            fn as_fault(answer: &mut Self::Answer) -> Option<&mut pb::Fault> {
+                if let pb::$answers::Answer::Fault(fault) = answer { Some(fault) } else { None }
             }
 
             fn into_answer(self) -> (u64, Option<Self::Answer>) {
@@ -380,11 +388,13 @@ macro_rules! frames {
 
         impl From<Error> for pb::$answers::Answer {
             fn from(error: Error) -> Self {
-                match error {
-                    Error::Refused(refusal) => Self::Refusal(refusal_to(&refusal)),
-                    Error::Unavailable(message) => <pb::$reply as Reply>::fault(message, true),
-                    Error::Fault(message) => <pb::$reply as Reply>::fault(message, false),
-                }
+                let (message, retry, not_begun) = match error {
+                    Error::Refused(refusal) => return Self::Refusal(refusal_to(&refusal)),
+                    Error::Unavailable(message) => (message, true, false),
+                    Error::NotBegun(message) => (message, true, true),
+                    Error::Fault(message) => (message, false, false),
+                };
+                Self::Fault(pb::Fault { retry, message, not_begun })
             }
         }
     };

@@ -19,7 +19,7 @@ pub mod trace;
 mod work;
 
 pub use calls::{CallEvent, CallEvents, Calls, Invocation};
-pub use control::Control;
+pub use control::{Control, ENDED_SESSIONS_PAGE};
 pub use error::Error;
 pub use link::{Links, Listener, MemoryListener, ServiceToken};
 pub use server::Server;

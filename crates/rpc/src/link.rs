@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use longhaul_core::limits::{MESSAGE_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX};
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -22,6 +23,11 @@ const MEMORY_PIPE_BYTES: usize = 256 * 1024;
 const MEMORY_BACKLOG_MAX: usize = 64;
 /// HTTP/2 flow-control windows: a result of the largest size fits without a stall.
 const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+
+/// The largest message, in bytes: a payload, or all tools of a worker, and what goes with it.
+pub(crate) fn message_bytes_max(payload_bytes_max: usize) -> usize {
+    payload_bytes_max.max(PAYLOAD_BYTES_MAX) + MESSAGE_OVERHEAD_BYTES
+}
 
 /// Knows how to reach other roles: over TCP, or in this process by name.
 #[derive(Clone, Default)]

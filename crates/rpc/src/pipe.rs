@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Status, Streaming};
 
 use crate::Error;
+use crate::pb::Fault;
 
 /// Requests written but not yet sent on one pipe; more wait.
 const OUTGOING_MAX: usize = 1024;
@@ -48,7 +49,8 @@ pub(crate) trait Request: Send + 'static {
 pub(crate) trait Reply: Send + 'static {
     type Answer: Send + 'static;
     fn new(id: u64, answer: Self::Answer) -> Self;
-    fn fault(message: String, retry: bool) -> Self::Answer;
+    fn fault(fault: Fault) -> Self::Answer;
+    fn as_fault(answer: &mut Self::Answer) -> Option<&mut Fault>;
     fn into_answer(self) -> (u64, Option<Self::Answer>);
 }
 
@@ -175,7 +177,7 @@ impl<Q: Request, R: Reply> Pipes<Q, R> {
     }
 
     async fn open_until(&self, verb: Q::Verb, deadline: Instant) -> Result<Answers<Q, R>, Error> {
-        let down = || Error::Unavailable("no replica can be reached".into());
+        let down = || Error::NotBegun("no replica can be reached".into());
         tokio::time::timeout_at(deadline, async {
             loop {
                 let start = match self.pinned {
@@ -207,29 +209,37 @@ impl<Q: Request, R: Reply> Pipes<Q, R> {
         .map_err(|_| down())
     }
 
-    /// Sends a request with one reply. `retry` tells which replies to try again elsewhere.
-    pub(crate) async fn call(
-        &self,
-        verb: Q::Verb,
-        retry: impl Fn(&R::Answer) -> bool + Send + Sync,
-    ) -> Result<R::Answer, Error> {
+    /// Sends a request with one reply, and again elsewhere after a fault that allows it.
+    pub(crate) async fn call(&self, verb: Q::Verb) -> Result<R::Answer, Error> {
         let deadline = Instant::now() + DEADLINE;
         let mut pause = RECONNECT_MIN;
+        // An earlier try may have been carried out.
+        let mut in_doubt = false;
         loop {
-            let mut answers = self.open_until(verb.clone(), deadline).await?;
+            let mut answers = match self.open_until(verb.clone(), deadline).await {
+                Err(Error::NotBegun(why)) if in_doubt => return Err(Error::Unavailable(why)),
+                answers => answers?,
+            };
             let answer = tokio::time::timeout_at(deadline.min(Instant::now() + TRY), answers.next()).await;
             let last = Instant::now() + pause >= deadline;
+            let mut not_begun = false;
             match answer {
-                Ok(Some(answer)) if last || !retry(&answer) => {
-                    answers.done();
-                    return Ok(answer);
+                Ok(Some(mut answer)) => {
+                    let fault = R::as_fault(&mut answer).filter(|fault| fault.retry);
+                    not_begun = fault.as_ref().is_some_and(|fault| fault.not_begun);
+                    let retry = fault.map(|fault| fault.not_begun &= !in_doubt).is_some();
+                    if last || !retry {
+                        answers.done();
+                        return Ok(answer);
+                    }
                 }
-                Ok(_) if !last => {}
-                Ok(_) => return Err(Error::Unavailable("the connection broke".into())),
+                Ok(None) if !last => {}
+                Ok(None) => return Err(Error::Unavailable("the connection broke".into())),
                 // Silent, perhaps frozen: another replica may do better.
                 Err(_) if !last => answers.shared.silent.store(true, Ordering::Relaxed),
                 Err(_) => return Err(Error::Unavailable("no answer in time".into())),
             }
+            in_doubt |= !not_begun;
             drop(answers);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RECONNECT_MAX);
@@ -322,7 +332,8 @@ where
             let (running, out) = (running.clone(), out.clone());
             workers.spawn(async move {
                 if std::panic::AssertUnwindSafe(work).catch_unwind().await.is_err() {
-                    let _ = out.send(Ok(R::new(id, R::fault("a bug: the verb panicked".into(), false)))).await;
+                    let fault = Fault { message: "a bug: the verb panicked".into(), ..Fault::default() };
+                    let _ = out.send(Ok(R::new(id, R::fault(fault)))).await;
                 }
                 running.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
                 drop(permit);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
 use longhaul_core::Timestamp;
-use longhaul_core::limits::MESSAGE_OVERHEAD_BYTES;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,7 +15,7 @@ use tonic_health::server::HealthReporter;
 use tracing::Instrument as _;
 
 use crate::convert::{self, Bad};
-use crate::link::{Listener, ServiceToken};
+use crate::link::{Listener, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{DEADLINE, Replies, serve};
 use crate::{CallEvent, Calls, Control, Error, Page, Position, Report, Tasks, Work};
@@ -65,7 +64,7 @@ impl Server {
     }
 
     fn message_bytes_max(&self) -> usize {
-        self.payload_bytes_max + MESSAGE_OVERHEAD_BYTES
+        message_bytes_max(self.payload_bytes_max)
     }
 
     /// Serves [`Tasks`].
@@ -180,8 +179,11 @@ impl pb::tasks_server::Tasks for Served<dyn Tasks> {
     ) -> Result<Response<Self::PipeStream>, Status> {
         self.pipe(request, tasks_span, |tasks, verb, replies| {
             Box::pin(async move {
-                let answer = tasks_verb(&*tasks, verb).await.unwrap_or_else(tasks_reply::Answer::from);
-                replies.send(answer).await;
+                let answer = match verb {
+                    tasks_request::Verb::Tools(_) => tools_verb(&*tasks, &replies).await,
+                    verb => tasks_verb(&*tasks, verb).await,
+                };
+                replies.send(answer.unwrap_or_else(tasks_reply::Answer::from)).await;
             })
         })
     }
@@ -235,15 +237,19 @@ async fn tasks_verb(tasks: &dyn Tasks, verb: tasks_request::Verb) -> Result<task
             Answer::Page(pb::TaskPage { tasks: tasks.into_iter().map(convert::task_to).collect(), more })
         }
         Verb::Changed(seen) => Answer::Changed(convert::seen_to(tasks.changed(convert::seen_from(seen)?).await?)),
-        Verb::Tools(_) => {
-            Answer::Workers(pb::Workers { workers: tasks.tools().await?.into_iter().map(convert::worker_to).collect() })
-        }
         Verb::Count(_) => {
             let count = tasks.count().await?;
             Answer::Count(pb::TaskCount { stored: count.stored, open: count.open })
         }
-        Verb::CancelRequest(_) => return Err(Bad("verb").into()),
+        Verb::Tools(_) | Verb::CancelRequest(_) => return Err(Bad("verb").into()),
     })
+}
+
+async fn tools_verb(tasks: &dyn Tasks, replies: &Replies<pb::TasksReply>) -> Result<tasks_reply::Answer, Error> {
+    for worker in tasks.tools().await? {
+        replies.send(tasks_reply::Answer::Worker(convert::worker_to(worker))).await;
+    }
+    Ok(tasks_reply::Answer::End(pb::End {}))
 }
 
 #[tonic::async_trait]
@@ -411,7 +417,8 @@ impl pb::control_server::Control for Served<dyn Control> {
         request: tonic::Request<pb::EndedSessionsRequest>,
     ) -> Result<Response<pb::EndedSessionsResponse>, Status> {
         self.token.check(request.metadata())?;
-        let sessions = self.inner.ended_sessions().await.map_err(status)?;
+        let after = request.into_inner().after;
+        let sessions = self.inner.ended_sessions(&after).await.map_err(status)?;
         Ok(Response::new(pb::EndedSessionsResponse { sessions }))
     }
 }
@@ -419,7 +426,7 @@ impl pb::control_server::Control for Served<dyn Control> {
 fn status(error: Error) -> Status {
     match error {
         Error::Refused(refusal) => Status::failed_precondition(refusal.name()),
-        Error::Unavailable(message) => Status::unavailable(message),
+        Error::Unavailable(message) | Error::NotBegun(message) => Status::unavailable(message),
         Error::Fault(message) => Status::internal(message),
     }
 }

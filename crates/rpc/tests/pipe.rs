@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use longhaul_core::{
-    Caller, NewTask, Outcome, Phase, Principal, Progress, Refusal, Task, TaskId, TenantId, Timestamp, TtlWish,
-    WorkerInfo,
+    Caller, NewTask, Outcome, Phase, Principal, Progress, Refusal, Task, TaskId, TaskSupport, TenantId, Timestamp,
+    ToolDef, TtlWish, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, Target, TasksClient};
 use longhaul_rpc::{
@@ -53,6 +53,8 @@ impl Tasks for Fake {
             _ if task.id == TaskId::from_random(13) => return Err(Refusal::NotFound.into()),
             0 if task.id == TaskId::from_random(14) => return Err(Error::Unavailable("just now".into())),
             _ if task.id == TaskId::from_random(15) => panic!("a bug"),
+            0 if task.id == TaskId::from_random(16) => return Err(Error::Unavailable("who knows".into())),
+            _ if [16, 17].map(TaskId::from_random).contains(&task.id) => return Err(Error::NotBegun("full".into())),
             _ => {}
         }
         Ok(Task {
@@ -94,7 +96,7 @@ impl Tasks for Fake {
     }
 
     async fn tools(&self) -> Result<Vec<WorkerInfo>, Error> {
-        Ok(Vec::new())
+        Ok((0..4).map(worker_of_3_mib).collect())
     }
 
     async fn count(&self) -> Result<TaskCount, Error> {
@@ -125,6 +127,15 @@ impl Calls for Endless {
             event
         });
         Ok(stream::once(async { first }).chain(never).map(Ok).boxed())
+    }
+}
+
+fn worker_of_3_mib(number: u32) -> WorkerInfo {
+    let definition = Bytes::from(vec![b' '; 3 << 20]);
+    WorkerInfo {
+        id: WorkerId { name: number.to_string(), incarnation: "i".into() },
+        url: None,
+        tools: vec![ToolDef { name: "t".into(), task_support: TaskSupport::Optional, definition }],
     }
 }
 
@@ -180,6 +191,14 @@ async fn answers_refusals_and_bugs_each_come_back_to_their_own_request() {
     assert!(matches!(refused, Err(Error::Refused(Refusal::NotFound))));
     assert!(matches!(bug, Err(Error::Fault(_))), "{bug:?}");
     assert_eq!(client.count().await.unwrap(), TaskCount { stored: 2, open: 1 });
+}
+
+#[tokio::test]
+async fn many_workers_may_have_more_tools_than_a_message_holds() {
+    let rig = Rig::new();
+    rig.serve("store", |server| server.tasks(Arc::new(Fake::default())));
+    let client = TasksClient::new(&rig.target(&["store"])).unwrap();
+    assert_eq!(client.tools().await.unwrap(), (0..4).map(worker_of_3_mib).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -240,6 +259,27 @@ async fn a_silent_replica_holds_up_one_request_and_the_next_ones_go_elsewhere() 
 }
 
 #[tokio::test]
+async fn a_request_has_surely_not_begun_only_if_no_try_of_it_may_have() {
+    let rig = Rig::new();
+    for (id, surely) in [(16, false), (17, true)] {
+        let name = format!("store-{id}");
+        let fake = Arc::new(Fake::default());
+        rig.serve(&name, |server| server.tasks(fake.clone()));
+        let client = TasksClient::new(&rig.target(&[&name])).unwrap();
+        client.count().await.unwrap();
+        tokio::time::pause();
+        let answer = client.create(new_task(id, Bytes::new())).await;
+        tokio::time::resume();
+        assert!(fake.creates.load(Ordering::SeqCst) > 1, "it was not tried again");
+        match answer {
+            Err(Error::NotBegun(_)) => assert!(surely),
+            Err(Error::Unavailable(_)) => assert!(!surely),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_draining_server_answers_what_it_has_read() {
     let rig = Rig::new();
     let fake = Arc::new(Fake::default());
@@ -266,7 +306,7 @@ async fn without_the_service_credential_nothing_is_served() {
     target.token = ServiceToken::new(["another-token-of-16"]).unwrap();
     let client = TasksClient::new(&target).unwrap();
     tokio::time::pause();
-    assert!(matches!(client.count().await, Err(Error::Unavailable(_))));
+    assert!(matches!(client.count().await, Err(Error::NotBegun(_))));
     for short in ["", "short", "0123456789abcde\n0"] {
         assert!(ServiceToken::new([short]).is_err(), "{short:?}");
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use longhaul_core::TaskSupport;
+use longhaul_core::limits::PAYLOAD_BYTES_MAX;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -22,12 +23,19 @@ const TIMEOUT_S_MAX: u64 = 7 * 24 * 3600;
 /// Variables that a child process always gets, if the runner has them.
 const INHERITED: [&str; 2] = ["PATH", "HOME"];
 
-/// The runner's section of the config.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+/// A runner's settings.
+#[derive(Debug, Clone)]
 pub struct Config {
     /// `[[runner.upstreams]]`
     pub upstreams: Vec<UpstreamConfig>,
+    /// The largest result of a tool, in bytes.
+    pub max_result_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { upstreams: Vec::new(), max_result_bytes: PAYLOAD_BYTES_MAX }
+    }
 }
 
 /// An upstream MCP server: either a command to run or a URL to call. Written out, it hides its secrets.
@@ -36,9 +44,9 @@ pub struct Config {
 pub struct UpstreamConfig {
     /// Its tools appear as `name.tool`; `[a-z0-9_-]{1,32}`.
     pub name: String,
-    /// The program and its arguments, spoken to over its standard input and output.
-    #[serde(default)]
-    pub command: Option<Vec<String>>,
+    /// The program and its arguments, spoken to over its standard input and output. Only the program is printed.
+    #[serde(default, serialize_with = "hide_arguments")]
+    pub command: Option<Vec<SecretString>>,
     /// What the program finds in its environment beside `PATH` and `HOME`: `NAME=value`, or `NAME` to hand on ours.
     #[serde(default, serialize_with = "hide_all")]
     pub env: Vec<SecretString>,
@@ -48,9 +56,9 @@ pub struct UpstreamConfig {
     /// Where the program starts.
     #[serde(default)]
     pub cwd: Option<PathBuf>,
-    /// The endpoint of a Streamable HTTP server.
-    #[serde(default)]
-    pub url: Option<String>,
+    /// The endpoint of a Streamable HTTP server. Printed without its query: a secret in its path shows.
+    #[serde(default, serialize_with = "hide_query")]
+    pub url: Option<SecretString>,
     /// Headers of each request to it.
     #[serde(default, serialize_with = "hide_values")]
     pub headers: BTreeMap<String, SecretString>,
@@ -73,6 +81,28 @@ const HIDDEN: &str = "[hidden]";
 
 fn hide_all<S: Serializer>(secrets: &[SecretString], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(secrets.iter().map(|_| HIDDEN))
+}
+
+fn hide_arguments<S: Serializer>(command: &Option<Vec<SecretString>>, serializer: S) -> Result<S::Ok, S::Error> {
+    let Some(command) = command else { return serializer.serialize_none() };
+    let word =
+        |(at, word): (usize, &SecretString)| if at == 0 { word.expose_secret().to_owned() } else { HIDDEN.into() };
+    serializer.serialize_some(&command.iter().enumerate().map(word).collect::<Vec<_>>())
+}
+
+fn hide_query<S: Serializer>(url: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
+    let Some(url) = url else { return serializer.serialize_none() };
+    let shown = match reqwest::Url::parse(url.expose_secret()) {
+        Ok(url) if url.has_host() => {
+            let user = if url.username().is_empty() && url.password().is_none() { "" } else { "[hidden]@" };
+            let query = if url.query().or(url.fragment()).is_none() { "" } else { "?[hidden]" };
+            let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+            format!("{}://{user}{}{port}{}{query}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
+        }
+        // Whatever it is, it will be refused.
+        _ => HIDDEN.to_owned(),
+    };
+    serializer.serialize_some(&shown)
 }
 
 fn hide_values<S: Serializer>(secrets: &BTreeMap<String, SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -168,18 +198,19 @@ impl UpstreamConfig {
             return Err(format!("timeout_s: must be 1 to {TIMEOUT_S_MAX}"));
         }
         match (&self.command, &self.url) {
-            (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => {
+            (Some(argv), None) if argv.first().is_some_and(|program| !program.expose_secret().is_empty()) => {
                 if !self.headers.is_empty() || !self.headers_file.is_empty() {
                     return Err("headers: only with url".into());
                 }
-                Ok(Reach::Command { argv: argv.clone(), env: self.environment(variable)?, cwd: self.cwd.clone() })
+                let argv = argv.iter().map(|word| word.expose_secret().to_owned()).collect();
+                Ok(Reach::Command { argv, env: self.environment(variable)?, cwd: self.cwd.clone() })
             }
             (Some(_), None) => Err("command: has no program".into()),
             (None, Some(url)) => {
                 if !self.env.is_empty() || !self.env_file.is_empty() || self.cwd.is_some() {
                     return Err("env, cwd: only with command".into());
                 }
-                Ok(Reach::Url { url: endpoint(url)?, headers: self.header_map()? })
+                Ok(Reach::Url { url: endpoint(url.expose_secret())?, headers: self.header_map()? })
             }
             _ => Err("needs exactly one of command and url".into()),
         }
@@ -328,7 +359,7 @@ mod tests {
             assert!(error.to_lowercase().contains(&says.to_lowercase()), "{json}: {error}");
             assert!(!error.contains("hunter"), "{error}");
         }
-        let two = Config { upstreams: vec![upstream(r#"{"name": "a", "command": ["x"]}"#); 2] };
+        let two = Config { upstreams: vec![upstream(r#"{"name": "a", "command": ["x"]}"#); 2], ..Config::default() };
         assert!(two.check().unwrap_err().to_string().contains("used twice"));
         assert!(serde_json::from_str::<UpstreamConfig>(r#"{"name": "a", "comand": ["x"]}"#).is_err());
     }

@@ -40,9 +40,10 @@ impl Runner {
         own: Vec<Tool>,
     ) -> Result<Self, ConfigError> {
         config.check()?;
+        let max_result_bytes = config.max_result_bytes;
         let upstream = |config: &UpstreamConfig| {
             let reach = config.reach(&variable)?;
-            Ok((Arc::new(Upstream::new(&config.name, reach)), config.clone()))
+            Ok((Arc::new(Upstream::new(&config.name, reach, max_result_bytes)), config.clone()))
         };
         let upstreams = config.upstreams.iter().map(upstream).collect::<Result<_, _>>()?;
         Ok(Self { upstreams, own, tools })

@@ -35,11 +35,11 @@ use crate::hints::Hints;
 use crate::queue::Queue;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
-use crate::store::{Caps, Committed, Created, Loaded, NewRow, Store, Wanted, Write, insist};
+use crate::store::{Caps, Committed, Created, Loaded, NewRow, Store, Wanted, Write, insist, insist_counted};
 
 /// Statements of one kind in flight at once.
 const CREATE_WRITERS: usize = 1;
-const COMMIT_WRITERS: usize = 1;
+const COMMIT_WRITERS: usize = 2;
 const LOAD_READERS: usize = 3;
 const CLAIMS_MAX: usize = 4;
 
@@ -105,7 +105,8 @@ struct Inner {
     hints: Arc<Hints>,
     creates: Batcher<NewRow, Created>,
     loads: Arc<Batcher<Wanted, Loaded>>,
-    commits: Batcher<Write, Option<Committed>>,
+    /// What was committed, and whether the statement was repeated.
+    commits: Batcher<Write, (Option<Committed>, bool)>,
     claims: Arc<Semaphore>,
     /// Work that must outlive a dropped request.
     tasks: TaskTracker,
@@ -176,13 +177,13 @@ impl TaskStore {
                 Arc::new(move |writes: Arc<[Write]>| {
                     let (store, hints) = (store.clone(), hints.clone());
                     Box::pin(async move {
-                        let committed = insist(|| store.commit(&writes)).await?;
+                        let (committed, repeated) = insist_counted(|| store.commit(&writes)).await?;
                         for (write, committed) in writes.iter().zip(&committed) {
                             if let Some(committed) = committed {
                                 ops::committed(write, committed, &hints);
                             }
                         }
-                        Ok(committed)
+                        Ok(committed.into_iter().map(|committed| (committed, repeated)).collect())
                     })
                 }),
             )
@@ -231,7 +232,7 @@ impl TaskStore {
 
     /// Whether the database answers.
     pub async fn ready(&self) -> bool {
-        self.inner.store.ended_sessions().await.is_ok()
+        self.inner.store.changed(&[]).await.is_ok()
     }
 
     /// Moves the database's clock on, for every replica that uses it, as if the sweeps had run all the while. For tests.

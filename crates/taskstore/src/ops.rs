@@ -11,7 +11,8 @@ use longhaul_core::{
     Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
-    Assignment, Claim, Control, Directive, Directives, Error, Page, Position, Report, TaskCount, Tasks, Work,
+    Assignment, Claim, Control, Directive, Directives, ENDED_SESSIONS_PAGE, Error, Page, Position, Report, TaskCount,
+    Tasks, Work,
 };
 use tokio::time::Instant;
 
@@ -284,8 +285,8 @@ impl Control for TaskStore {
         .await
     }
 
-    async fn ended_sessions(&self) -> Result<Vec<String>, Error> {
-        Ok(insist(|| self.inner.store.ended_sessions()).await?)
+    async fn ended_sessions(&self, after: &str) -> Result<Vec<String>, Error> {
+        Ok(insist(|| self.inner.store.ended_sessions(after, ENDED_SESSIONS_PAGE)).await?)
     }
 }
 
@@ -336,14 +337,15 @@ impl TaskStore {
             let change = decide(present)?;
             // A result is compared with what is stored, where it matters.
             let bare = weight(change.outcome.as_ref()) == 0;
-            wanted = bare.then(|| change.task.clone());
             let mut task = change.task.clone();
-            if let Some(committed) =
-                self.inner.commits.put(Write { change, held: held.clone(), overdue: false }).await?
-            {
+            let (committed, repeated) =
+                self.inner.commits.put(Write { change, held: held.clone(), overdue: false }).await?;
+            if let Some(committed) = committed {
                 task.updated_at = committed.updated_at;
                 return Ok(task);
             }
+            // Only a statement that was repeated can have been beaten by itself; else somebody else did the same.
+            wanted = (bare && repeated).then_some(task);
             metrics::conflict(verb);
         }
         Err(Error::Unavailable("the task keeps changing".into()))

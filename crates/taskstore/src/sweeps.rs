@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::TaskStore;
 use crate::metrics;
-use crate::store::{Retention, Write, insist};
+use crate::store::{Fault, Retention, Write, insist};
 
 /// Tasks ended or purged in one statement.
 const SWEEP_ROWS: u32 = 500;
@@ -61,13 +61,22 @@ impl TaskStore {
     /// Deletes expired tasks, and whatever else is past its retention; answers how many tasks.
     pub async fn purge(&self) -> Result<u64, Error> {
         let (store, config) = (&self.inner.store, &self.inner.config);
-        let mut purged = 0;
+        let (mut purged, mut rows) = (0, SWEEP_ROWS);
         for _ in 0..ROUNDS_MAX {
-            let some = insist(|| store.purge(SWEEP_ROWS)).await?;
-            metrics::purged(some);
-            purged += some;
-            if some < u64::from(SWEEP_ROWS) {
-                break;
+            match store.purge(rows).await {
+                Ok(some) => {
+                    metrics::purged(some);
+                    purged += some;
+                    if some < u64::from(rows) {
+                        break;
+                    }
+                }
+                // Large results may be too much for one statement's time.
+                Err(Fault::Unknown(why)) if rows > 1 => {
+                    tracing::warn!(why, rows, "a purge is tried again with fewer rows");
+                    rows = (rows / 8).max(1);
+                }
+                Err(fault) => return Err(fault.into()),
             }
         }
         let days = u64::from(config.audit_retention_days);
@@ -104,7 +113,7 @@ impl TaskStore {
         let commits = writes.map(|change| self.inner.commits.put(Write { change, held: None, overdue }));
         let mut ended = 0;
         for committed in join_all(commits).await {
-            ended += u64::from(committed?.is_some());
+            ended += u64::from(committed?.0.is_some());
         }
         Ok(ended)
     }

@@ -33,7 +33,7 @@ pub(crate) struct Inline {
 impl Calls for Inline {
     async fn invoke(&self, call: Invocation) -> Result<CallEvents, Error> {
         let permit = self.open.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| Error::Unavailable("the worker takes no more calls at the moment".into()))?;
+        let permit = permit.map_err(|_| Error::NotBegun("the worker takes no more calls at the moment".into()))?;
         let Some(tool) = self.tools.get(&call.tool) else {
             let outcome = CallEvent::Outcome(unknown_tool(&call.tool));
             return Ok(futures::stream::iter([Ok(outcome)]).boxed());

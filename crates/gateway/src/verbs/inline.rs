@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use futures::StreamExt as _;
+use futures::{StreamExt as _, stream};
 use longhaul_core::{CallError, Outcome};
 use longhaul_mcp::errors::{Denial, code};
 use longhaul_mcp::{Dialect, Reply, RequestId, error_body, sse, v2025};
 use longhaul_rpc::client::CallsClient;
 use longhaul_rpc::{CallEvent, CallEvents, Calls as _, Error, Invocation};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -39,7 +39,7 @@ struct Progressed {
 enum End {
     /// With this message.
     Message(Bytes, Ended),
-    /// No worker could be reached; none has begun.
+    /// No worker could be reached, or all are full; none has begun.
     Unavailable,
     /// Its client no longer wanted it.
     Unwanted,
@@ -53,6 +53,7 @@ pub(crate) async fn call(
     workers: Vec<Arc<CallsClient>>,
     invocation: Invocation,
     progress_token: Option<Bytes>,
+    share: Option<OwnedSemaphorePermit>,
     operation: &mut Option<Operation>,
 ) -> Result<Answer, No> {
     let shared = &asked.shared;
@@ -74,7 +75,7 @@ pub(crate) async fn call(
         async move {
             let unwanted = wanted.cancelled();
             let bytes = run.run(workers, invocation, unwanted).await;
-            drop((wanted, permit));
+            drop((wanted, permit, share));
             shared.runs.over(&shared, stream, bytes).await;
         }
     };
@@ -181,7 +182,7 @@ impl Run {
                     return End::Message(error_body(Some(&self.id), &error), Ended::Error(error.code));
                 }
                 // It may have done its work or a part of it: only the client can know whether to try again.
-                Some(Err(Error::Unavailable(why))) => {
+                Some(Err(Error::Unavailable(why) | Error::NotBegun(why))) => {
                     tracing::warn!(why, "the worker of a call was lost");
                     return self.failed("The worker was lost before it answered");
                 }
@@ -203,17 +204,21 @@ impl Run {
     }
 }
 
-/// Hands the call to a worker. Only one that surely never got it is passed over.
+/// Hands the call to a worker. Only one that surely has not begun is passed over: it was never reached, or it is full and
+/// says so before anything else. A connection that breaks tells nothing.
 async fn begin(workers: &[Arc<CallsClient>], invocation: Invocation) -> Option<CallEvents> {
     for worker in workers.iter().take(WORKERS_MAX) {
-        match worker.invoke(invocation.clone()).await {
-            // The connection must outlive the call, even if its worker is no longer on offer.
-            Ok(events) => {
-                let worker = worker.clone();
-                return Some(events.map(move |event| (event, &worker).0).boxed());
-            }
-            Err(error) => tracing::debug!(%error, "a worker could not be reached"),
+        let (first, later) = match worker.invoke(invocation.clone()).await {
+            Ok(mut events) => (events.next().await, events),
+            Err(error) => (Some(Err(error)), stream::empty().boxed()),
+        };
+        if let Some(Err(Error::NotBegun(why))) = first {
+            tracing::debug!(why, "a worker did not take a call");
+            continue;
         }
+        // The connection must outlive the call, even if its worker is no longer on offer.
+        let worker = worker.clone();
+        return Some(stream::iter(first).chain(later).map(move |event| (event, &worker).0).boxed());
     }
     None
 }

@@ -1,9 +1,12 @@
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use longhaul_core::{CallError, Outcome, TaskSupport};
 use longhaul_rpc::Error;
 use serde_json::json;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 use crate::client::{BOTH, Connection, within};
 use crate::world::{Worker, World, all_tools, big, config, serve_worker, text, tool, until, worker_info};
@@ -193,6 +196,65 @@ async fn a_lost_worker_is_an_error_and_the_call_is_not_made_again() {
     assert_eq!(client.ok("tools/call", json!({"name": "echo"})).await["content"][0]["text"], "ok");
 }
 
+/// Replaces the worker of a world by two others.
+async fn two_workers(world: &World, client: &crate::client::Client) -> [(Arc<Worker>, CancellationToken); 2] {
+    let workers = ["u", "v"].map(|name| {
+        let worker = Arc::new(Worker::default());
+        let stop = serve_worker(&world.tasks, &world.links, &world.token, name, worker.clone());
+        (worker, stop)
+    });
+    let infos = ["u", "v"].map(|name| worker_info(name, Some(&format!("memory://{name}")), all_tools()));
+    world.store.offer(infos.into());
+    within("both workers", async {
+        while workers.iter().any(|(worker, _)| worker.calls.lock().unwrap().is_empty()) {
+            client.call("tools/call", json!({"name": "echo"})).await;
+        }
+    })
+    .await;
+    workers
+}
+
+#[tokio::test]
+async fn a_full_worker_is_passed_over_and_only_if_all_are_full_the_client_is_to_come_back() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let [(one, _), (other, _)] = two_workers(&world, &client).await;
+    let asked = |worker: &Worker| worker.calls.lock().unwrap().len();
+    one.full.store(true, Ordering::SeqCst);
+    let before = asked(&one);
+    for _ in 0..4 {
+        assert_eq!(client.ok("tools/call", json!({"name": "echo"})).await["content"][0]["text"], "ok");
+    }
+    assert!(asked(&one) > before, "the full worker was never asked");
+
+    other.full.store(true, Ordering::SeqCst);
+    let before = asked(&one) + asked(&other);
+    for accept in [BOTH, "application/json"] {
+        let answer = client.accepting(accept).call("tools/call", json!({"name": "echo"})).await;
+        assert_eq!((answer.status(), answer.code(), answer.head.header("retry-after")), (503, Some(-32603), Some("1")));
+    }
+    assert_eq!(asked(&one) + asked(&other) - before, 4, "each is asked once");
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_before_the_first_event_is_a_lost_worker_and_no_other_is_asked() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let [(one, stop_one), (other, stop_other)] = two_workers(&world, &client).await;
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait"}}).to_string();
+    let mut waiting = client.accepting("application/json").send("POST", "", body.as_bytes()).await;
+    let (_run, stop) = tokio::select! {
+        run = one.run() => (run, stop_one),
+        run = other.run() => (run, stop_other),
+    };
+    stop.cancel();
+    let answer = waiting.answer().await.unwrap();
+    assert_eq!((answer.status(), answer.code()), (200, Some(-32603)));
+    assert!(answer.json()["error"]["message"].as_str().unwrap().contains("worker was lost"));
+    let made = |worker: &Worker| worker.calls.lock().unwrap().iter().filter(|call| call.tool == "wait").count();
+    assert_eq!(made(&one) + made(&other), 1, "the call was made again");
+}
+
 #[tokio::test]
 async fn calls_take_turns_and_pass_over_workers_that_are_gone() {
     let world = World::start().await;
@@ -271,6 +333,38 @@ async fn bodies_beyond_the_memory_for_them_are_refused() {
     let answer = client.call("tools/call", json!({"name": "echo", "arguments": {"a": "x".repeat(1000)}})).await;
     assert_eq!((answer.status(), answer.head.header("retry-after")), (503, Some("1")));
     assert_eq!(client.call("ping", json!({})).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_body_counts_until_its_call_is_done() {
+    let config = longhaul_gateway::Config { bodies_bytes_max: 3000, ..config() };
+    let world = World::with(config, Arc::new(longhaul_bus::LocalBus::new())).await;
+    let client = world.alice().await;
+    let arguments = json!({"a": "x".repeat(2000)});
+    let echo = json!({"name": "echo", "arguments": arguments});
+    let echoes = async |status| {
+        within("another status", async { while client.call("tools/call", echo.clone()).await.status() != status {} })
+            .await
+    };
+    let mut stream = client.stream(json!(1), "tools/call", json!({"name": "wait", "arguments": arguments})).await;
+    stream.event().await.unwrap();
+    let run = world.worker.run().await;
+    assert_eq!(client.call("tools/call", echo.clone()).await.status(), 503);
+    assert_eq!(client.call("ping", json!({})).await.status(), 200);
+    run.end(text("done"));
+    stream.message().await;
+    echoes(200).await;
+
+    let hold = Arc::new(Notify::new());
+    *world.store.hold_creates.lock().unwrap() = Some(hold.clone());
+    let params = json!({"name": "echo", "arguments": arguments, "task": {}});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+    let mut creating = client.send("POST", "", body.as_bytes()).await;
+    until("it has begun", || world.a.status.load().requests == 1).await;
+    echoes(503).await;
+    hold.notify_one();
+    assert_eq!(creating.answer().await.unwrap().status(), 200);
+    echoes(200).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use longhaul_bus::{Control, Hint};
 use longhaul_gateway::{Authenticator, Gateway, StartError};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -116,15 +117,78 @@ async fn the_newest_stream_of_a_session_closes_older_ones_on_every_gateway() {
     let client = world.alice().await;
     let mut first = client.get(None).await;
     first.event().await.unwrap();
-    world.store.clock.advance(std::time::Duration::from_millis(1));
     let mut second = client.at(world.b.at).get(None).await;
     second.event().await.unwrap();
     assert_eq!(first.event().await, None);
-    world.store.clock.advance(std::time::Duration::from_millis(1));
     let mut third = client.at(world.b.at).get(None).await;
     third.event().await.unwrap();
     assert_eq!(second.event().await, None);
     until("the older streams are gone", || world.a.status.load().streams + world.b.status.load().streams == 1).await;
+}
+
+#[tokio::test]
+async fn which_stream_is_the_newest_does_not_depend_on_clocks() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let task = client.create("echo").await;
+    let session = world.store.tasks.lock().unwrap()[&task.parse().unwrap()].0.session.clone().unwrap();
+    for elsewhere in ["00000000000000000000000000000000", "ffffffffffffffffffffffffffffffff"] {
+        let mut stream = client.get(None).await;
+        stream.event().await.unwrap();
+        let opened = Control::StreamOpened { session: session.clone(), stream: elsewhere.into() };
+        world.store.bus.publish(Hint::Control(opened));
+        assert_eq!(stream.event().await, None);
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_that_hears_of_its_own_former_stream_keeps_the_present_one() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut hints = world.store.bus.subscribe();
+    let mut first = client.get(None).await;
+    first.event().await.unwrap();
+    let Hint::Control(opened @ Control::StreamOpened { .. }) = hints.recv().await.unwrap() else { panic!("no hint") };
+    let mut second = client.get(None).await;
+    second.event().await.unwrap();
+    assert_eq!(first.event().await, None);
+    world.store.bus.publish(Hint::Control(opened));
+    // What comes after it is heard after it.
+    world.store.offer(Vec::new());
+    assert_eq!(second.message().await["method"], "notifications/tools/list_changed");
+}
+
+#[tokio::test]
+async fn a_client_that_takes_streams_alone_gets_every_answer_as_an_event() {
+    let world = World::start().await;
+    let mut client = Client { accept: "text/event-stream", ..Client::new(world.a.at, ALICE) };
+    let params =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string();
+    let head = client.send("POST", "", body.as_bytes()).await.head().await.unwrap();
+    client.session = head.header("mcp-session-id").map(str::to_owned);
+    assert!(client.session.is_some());
+    let task = world.alice().await.create("echo").await;
+    for (method, params, error) in [
+        ("initialize", params, None),
+        ("initialize", json!({}), Some(-32602)),
+        ("ping", json!({}), None),
+        ("tools/list", json!({}), None),
+        ("tools/call", json!({"name": "echo", "task": {}}), None),
+        ("tools/call", json!({"name": "nobody's"}), Some(-32602)),
+        ("tasks/list", json!({}), None),
+        ("tasks/get", json!({"taskId": task}), None),
+        ("tasks/cancel", json!({"taskId": task}), None),
+        ("tasks/cancel", json!({"taskId": task}), Some(-32602)),
+        ("tasks/result", json!({"taskId": "x"}), Some(-32602)),
+        ("nonsense", json!({}), Some(-32601)),
+    ] {
+        let mut stream = client.stream(json!(1), method, params).await;
+        let answer = stream.message().await;
+        assert_eq!((&answer["id"], answer["error"]["code"].as_i64()), (&json!(1), error), "{method}");
+        assert_eq!(stream.event().await, None, "{method}");
+    }
+    until("no stream is open", || world.a.status.load() == Default::default()).await;
 }
 
 #[tokio::test]

@@ -228,13 +228,10 @@ async fn too_many_open_tasks_are_refused_and_a_store_that_is_away_is_unavailable
     assert_eq!((answer.status(), answer.code()), (200, Some(-31429)));
     assert_eq!(answer.json()["error"]["data"]["refused_by"], "task_limit");
     world.store.down.store(true, Ordering::SeqCst);
-    for (method, params) in [
-        ("tools/call", create),
-        ("tasks/get", json!({"taskId": id})),
-        ("tasks/result", json!({"taskId": id})),
-        ("tasks/cancel", json!({"taskId": id})),
-        ("tasks/list", json!({})),
-    ] {
+    let reads =
+        [("tasks/get", json!({"taskId": id})), ("tasks/result", json!({"taskId": id})), ("tasks/list", json!({}))];
+    let writes = [("tools/call", create), ("tasks/cancel", json!({"taskId": id}))];
+    let is_unavailable = async |method: &str, params: Value| {
         let answer = client.call(method, params).await;
         assert_eq!(
             (answer.status(), answer.code(), answer.json()["id"].as_i64()),
@@ -242,6 +239,24 @@ async fn too_many_open_tasks_are_refused_and_a_store_that_is_away_is_unavailable
             "{method}"
         );
         assert_eq!(answer.head.header("retry-after"), Some("1"));
+    };
+    for (method, params) in reads.clone() {
+        is_unavailable(method, params).await;
+    }
+    // Of a write it is not known whether it was done: to send it again could do it twice.
+    for (method, params) in writes.clone() {
+        let answer = client.call(method, params).await;
+        assert_eq!((answer.status(), answer.code()), (200, Some(-32603)), "{method}");
+        assert_eq!(answer.head.header("retry-after"), None);
+        let error = &answer.json()["error"];
+        assert!(error["message"].as_str().unwrap().starts_with("It is not known whether"), "{error}");
+        let named: TaskId = error["data"]["taskId"].as_str().unwrap().parse().unwrap();
+        assert_eq!(named.to_string() == id, method == "tasks/cancel");
+    }
+    // Unless it surely was not begun.
+    world.store.full.store(true, Ordering::SeqCst);
+    for (method, params) in reads.into_iter().chain(writes) {
+        is_unavailable(method, params).await;
     }
     // What needs no store is served.
     assert_eq!(client.ok("tools/call", json!({"name": "echo"})).await["content"][0]["text"], "ok");
@@ -308,6 +323,37 @@ async fn without_hints_everything_works_only_later() {
     waiting.event().await.unwrap();
     world.store.finish(&id, text("done"));
     assert_eq!(waiting.message().await["result"]["content"][0]["text"], "done");
+}
+
+#[tokio::test]
+async fn without_hints_the_session_stream_looks_for_tasks_more_often() {
+    let pace = longhaul_gateway::Pace { floor: std::time::Duration::from_secs(3600), ..config().pace };
+    let world = World::with(longhaul_gateway::Config { pace, ..config() }, Arc::new(DeafBus::new())).await;
+    let client = world.alice().await;
+    let mut stream = client.at(world.b.at).get(None).await;
+    stream.event().await.unwrap();
+    // The second is not there yet when the stream looks for the first.
+    for _ in 0..2 {
+        let id = client.create("echo").await;
+        world.store.claim(&id);
+        {
+            let mut told = std::pin::pin!(stream.message());
+            let mut reports = 0;
+            let told = loop {
+                tokio::select! {
+                    told = &mut told => break told,
+                    // The stream tells of what changes after its look.
+                    () = tokio::time::sleep(std::time::Duration::from_millis(100)) => {
+                        reports += 1;
+                        world.store.report(&id, Some(&format!("report {reports}")), None);
+                    }
+                }
+            };
+            assert_eq!(told["params"]["taskId"], id);
+        }
+        world.store.complete(&id, text("done"));
+        while stream.message().await["params"]["status"] != "completed" {}
+    }
 }
 
 #[tokio::test]

@@ -57,7 +57,10 @@ pub struct Store {
     pub workers: Mutex<Vec<WorkerInfo>>,
     pub ended: Mutex<Vec<String>>,
     pub reads: AtomicUsize,
+    /// Fails, and nobody knows what was done.
     pub down: AtomicBool,
+    /// Takes nothing on, and says so.
+    pub full: AtomicBool,
     pub silent: AtomicBool,
     pub open_max: AtomicUsize,
     /// Creates wait until this is let go, if there is one.
@@ -66,6 +69,9 @@ pub struct Store {
 
 impl Store {
     fn up(&self) -> Result<(), Error> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(Error::NotBegun("full".into()));
+        }
         if self.down.load(Ordering::SeqCst) { Err(Error::Unavailable("down".into())) } else { Ok(()) }
     }
 
@@ -226,9 +232,13 @@ impl Control for Store {
         Ok(())
     }
 
-    async fn ended_sessions(&self) -> Result<Vec<String>, Error> {
+    async fn ended_sessions(&self, after: &str) -> Result<Vec<String>, Error> {
         self.up()?;
-        Ok(self.ended.lock().unwrap().clone())
+        let mut ended = self.ended.lock().unwrap().clone();
+        ended.retain(|session| session.as_str() > after);
+        ended.sort();
+        ended.truncate(longhaul_rpc::ENDED_SESSIONS_PAGE);
+        Ok(ended)
     }
 }
 
@@ -236,6 +246,8 @@ impl Control for Store {
 #[derive(Default)]
 pub struct Worker {
     pub calls: Mutex<Vec<Invocation>>,
+    /// Takes no calls.
+    pub full: AtomicBool,
     waiting: Mutex<Vec<Run>>,
     arrived: Notify,
 }
@@ -277,6 +289,9 @@ impl Worker {
 impl Calls for Worker {
     async fn invoke(&self, call: Invocation) -> Result<CallEvents, Error> {
         self.calls.lock().unwrap().push(call.clone());
+        if self.full.load(Ordering::SeqCst) {
+            return Err(Error::NotBegun("full".into()));
+        }
         if call.tool != "wait" {
             let arguments = String::from_utf8(call.arguments.to_vec()).unwrap();
             let is_error = call.tool == "fail";
@@ -369,6 +384,7 @@ impl World {
             ended: Mutex::default(),
             reads: AtomicUsize::new(0),
             down: AtomicBool::new(false),
+            full: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             open_max: AtomicUsize::new(usize::MAX),
             hold_creates: Mutex::default(),
@@ -393,6 +409,7 @@ impl World {
     }
 }
 
+/// Serves a worker until the token fires; then its connections end, whatever they carry.
 pub fn serve_worker(
     tasks: &TaskTracker,
     links: &Links,
@@ -401,10 +418,8 @@ pub fn serve_worker(
     worker: Arc<dyn Calls>,
 ) -> CancellationToken {
     let stop = CancellationToken::new();
-    let server = Server::new(token.clone(), RESULT_BYTES_MAX, CancellationToken::new()).calls(worker);
-    let serving = server.serve(links.listen(name));
-    let stopped = stop.clone();
-    tasks.spawn(async move { stopped.run_until_cancelled(serving).await });
+    let server = Server::new(token.clone(), RESULT_BYTES_MAX, stop.clone()).calls(worker);
+    tasks.spawn(server.serve(links.listen(name)));
     stop
 }
 

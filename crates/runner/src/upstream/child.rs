@@ -18,8 +18,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use super::Fault;
 use super::lines::{Line, Lines};
-use super::{Fault, MESSAGE_BYTES_MAX};
 use crate::wire::{self, Answer, Hello, Incoming};
 
 /// Messages on their way to a server that does not read.
@@ -54,6 +54,7 @@ impl Child {
         argv: &[String],
         env: &[(OsString, OsString)],
         cwd: Option<&Path>,
+        message_bytes_max: usize,
         changed: Arc<Notify>,
         tasks: &TaskTracker,
     ) -> std::io::Result<Self> {
@@ -78,7 +79,7 @@ impl Child {
         let mut log = AbortOnDropHandle::new(tasks.spawn(log(name.clone(), stderr)));
         tasks.spawn(async move {
             let why = tokio::select! {
-                why = receive(stdout, &waiting, &changed, &outgoing) => why,
+                why = receive(Lines::new(stdout, message_bytes_max), &waiting, &changed, &outgoing) => why,
                 why = send(stdin, queue) => why,
                 () = closed.cancelled() => "we are done with it",
             };
@@ -148,12 +149,11 @@ impl Waiting {
 
 /// Reads what the server says until it stops, and answers why.
 async fn receive(
-    stdout: impl AsyncRead + Unpin,
+    mut lines: Lines<impl AsyncRead + Unpin>,
     waiting: &Waiting,
     changed: &Notify,
     outgoing: &mpsc::Sender<Bytes>,
 ) -> &'static str {
-    let mut lines = Lines::new(stdout, MESSAGE_BYTES_MAX);
     loop {
         let line = match lines.next().await {
             Ok(Some(Line::Whole(line))) => line,

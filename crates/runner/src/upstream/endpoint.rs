@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Fault;
 use super::sse::Events;
-use super::{Fault, MESSAGE_BYTES_MAX};
 use crate::wire::{self, Answer, Hello, Incoming};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -38,6 +38,7 @@ pub(super) struct Endpoint {
     client: Client,
     url: Url,
     headers: HeaderMap,
+    message_bytes_max: usize,
     session: Mutex<Session>,
     /// Held while a new session is made, so that many calls that lost theirs make one.
     renewing: tokio::sync::Mutex<()>,
@@ -62,6 +63,7 @@ impl Endpoint {
     pub(super) fn new(
         url: &Url,
         headers: &HeaderMap,
+        message_bytes_max: usize,
         changed: Arc<Notify>,
         tasks: &TaskTracker,
     ) -> Result<Self, Fault> {
@@ -72,6 +74,7 @@ impl Endpoint {
             client,
             url: url.clone(),
             headers: headers.clone(),
+            message_bytes_max,
             session: Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
             renewed: Notify::new(),
@@ -229,7 +232,7 @@ impl Endpoint {
     ) -> Result<Answer, Fault> {
         let status = response.status();
         if status.is_success() && is_event_stream(&response) {
-            let mut events = Events::new(MESSAGE_BYTES_MAX);
+            let mut events = Events::new(self.message_bytes_max);
             while let Some(chunk) = response.chunk().await.map_err(|error| Fault::stopped(&error))? {
                 events.push(&chunk);
                 while let Some(data) = events.next().map_err(|_| Fault::TooLarge)? {
@@ -243,7 +246,7 @@ impl Endpoint {
         }
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| Fault::stopped(&error))? {
-            if body.len() + chunk.len() > MESSAGE_BYTES_MAX {
+            if body.len() + chunk.len() > self.message_bytes_max {
                 return Err(Fault::TooLarge);
             }
             body.extend_from_slice(&chunk);
@@ -288,7 +291,7 @@ impl Endpoint {
         if !status.is_success() {
             return Err(Fault::status(status));
         }
-        let mut events = Events::new(MESSAGE_BYTES_MAX);
+        let mut events = Events::new(self.message_bytes_max);
         while let Some(chunk) = response.chunk().await.map_err(|error| Fault::stopped(&error))? {
             events.push(&chunk);
             while let Some(data) = events.next().map_err(|_| Fault::TooLarge)? {

@@ -25,8 +25,8 @@ use crate::wire::{self, Answer, Listed};
 use child::Child;
 use endpoint::Endpoint;
 
-/// The largest message that is taken from a server.
-const MESSAGE_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + MESSAGE_OVERHEAD_BYTES;
+/// The largest message that is taken from a server, however small a result must be: lists of tools are messages too.
+const MESSAGE_BYTES_LEAST: usize = PAYLOAD_BYTES_MAX + MESSAGE_OVERHEAD_BYTES;
 /// A server may install itself when it starts.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 /// For each page of tools.
@@ -44,6 +44,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Upstream {
     pub(crate) name: Arc<str>,
     reach: Reach,
+    /// The largest message that is taken from it.
+    message_bytes_max: usize,
     link: watch::Sender<State>,
     tools: watch::Sender<Arc<Vec<Listed>>>,
     tasks: TaskTracker,
@@ -76,10 +78,11 @@ enum Fault {
 }
 
 impl Upstream {
-    pub(crate) fn new(name: &str, reach: Reach) -> Self {
+    pub(crate) fn new(name: &str, reach: Reach, max_result_bytes: usize) -> Self {
         Self {
             name: name.into(),
             reach,
+            message_bytes_max: max_result_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES).max(MESSAGE_BYTES_LEAST),
             link: watch::Sender::new(State::Down("is being started".into())),
             tools: watch::Sender::default(),
             tasks: TaskTracker::new(),
@@ -183,7 +186,8 @@ impl Upstream {
         let (link, hello) = match &self.reach {
             Reach::Command { argv, env, cwd } => {
                 let name = self.name.clone();
-                let child = Child::start(name, argv, env, cwd.as_deref(), changed.clone(), &self.tasks);
+                let child =
+                    Child::start(name, argv, env, cwd.as_deref(), self.message_bytes_max, changed.clone(), &self.tasks);
                 let child = child.map_err(|error| Fault::Odd(format!("cannot be started: {error}")))?;
                 // If this future is dropped or fails, the server goes with it.
                 let guard = child.closed.clone().drop_guard();
@@ -192,7 +196,8 @@ impl Upstream {
                 (Link::Child(Arc::new(child)), hello)
             }
             Reach::Url { url, headers } => {
-                let endpoint = Arc::new(Endpoint::new(url, headers, changed.clone(), &self.tasks)?);
+                let endpoint =
+                    Arc::new(Endpoint::new(url, headers, self.message_bytes_max, changed.clone(), &self.tasks)?);
                 let hello = timeout(HELLO_TIMEOUT, endpoint.hello(next_id())).await.map_err(|_| Fault::Silent)??;
                 (Link::Endpoint(endpoint), hello)
             }

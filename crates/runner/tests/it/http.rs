@@ -73,6 +73,19 @@ async fn results_come_through_as_they_are_with_their_progress() {
 }
 
 #[tokio::test]
+async fn how_large_an_answer_may_be_is_for_the_operator_to_say() {
+    let server = Server::start().await;
+    for path in ["mcp", "json"] {
+        let world = World::start_with(&[server.upstream(path)], 8_000_000).await;
+        world.tool("up.huge").await;
+        assert_eq!(world.text("up.huge", r#"{"bytes": 6000000}"#).await.len(), 6_000_000);
+        let (_, outcome) = world.call("up.huge", r#"{"bytes": 9000000}"#).await;
+        assert_eq!(error(&outcome), (-32603, "the upstream server up sent too large an answer"), "{path}");
+        world.end().await;
+    }
+}
+
+#[tokio::test]
 async fn a_dropped_call_is_cancelled_upstream_and_the_session_ended_at_last() {
     let mut server = Server::start().await;
     let world = World::start(&[server.upstream("mcp")]).await;

@@ -169,6 +169,24 @@ async fn an_answer_that_is_too_large_fails_its_call_alone() {
 }
 
 #[tokio::test]
+async fn how_large_an_answer_may_be_is_for_the_operator_to_say() {
+    let world = World::start_with(&[upstream("up")], 8_000_000).await;
+    world.tool("up.huge").await;
+    assert_eq!(world.text("up.huge", r#"{"bytes": 6000000}"#).await.len(), 6_000_000);
+    let (_, outcome) = world.call("up.huge", r#"{"bytes": 9000000}"#).await;
+    assert_eq!(error(&outcome), (-32603, "the upstream server up sent too large an answer"));
+    world.end().await;
+
+    // Less than the list of its tools.
+    let world = World::start_with(&[upstream("up")], 100).await;
+    world.tool("up.huge").await;
+    assert_eq!(world.text("up.huge", r#"{"bytes": 10}"#).await.len(), 10);
+    let (_, outcome) = world.call("up.huge", r#"{"bytes": 1000}"#).await;
+    assert_eq!(error(&outcome).0, -32603);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_server_is_told_what_we_do_not_do() {
     let world = World::start(&[upstream("up")]).await;
     world.tool("up.ask").await;

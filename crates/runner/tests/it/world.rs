@@ -113,14 +113,19 @@ fn principal() -> Principal {
 impl World {
     /// Starts a worker whose upstream servers are the given ones, as JSON.
     pub async fn start(upstreams: &[Value]) -> Self {
+        Self::start_with(upstreams, PAYLOAD_BYTES_MAX).await
+    }
+
+    /// Starts one whose tools may answer with `max_result_bytes`.
+    pub async fn start_with(upstreams: &[Value], max_result_bytes: usize) -> Self {
         let read = |json: &Value| serde_json::from_value::<UpstreamConfig>(json.clone()).unwrap();
-        let config = Config { upstreams: upstreams.iter().map(read).collect() };
+        let config = Config { upstreams: upstreams.iter().map(read).collect(), max_result_bytes };
         let (links, token) = (Links::default(), ServiceToken::new(["service-token-of-the-test"]).unwrap());
         let target = |url: &str| Target {
             links: links.clone(),
             urls: vec![url.to_owned()],
             token: token.clone(),
-            payload_bytes_max: PAYLOAD_BYTES_MAX,
+            payload_bytes_max: max_result_bytes.max(PAYLOAD_BYTES_MAX),
         };
         let drains = [(); 3].map(|()| CancellationToken::new());
         let [drain_worker, drain_runner, drain_store] = drains.clone();
@@ -134,6 +139,7 @@ impl World {
         let mut worker_config = longhaul_worker::Config::new(target("memory://store"));
         let listener = links.listen("worker");
         worker_config.calls = Some(Listening { listener, advertise_url: "memory://worker".into() });
+        worker_config.max_result_bytes = max_result_bytes;
         let worker = Worker::new(worker_config);
         let runner = Runner::build(&config, |name| std::env::var_os(name), worker.tools(), Vec::new()).unwrap();
         let runner = Arc::new(runner);

@@ -67,18 +67,28 @@ impl From<&sqlx::Error> for Fault {
 }
 
 /// Whether an error of this code may not come again: PostgreSQL's classes (transaction rollback, lock not available,
-/// operator intervention, connection, too many connections, read-only), and SQLite's BUSY and LOCKED.
+/// operator intervention, connection, insufficient resources such as a full disk, system error, internal error,
+/// read-only), and SQLite's primary codes BUSY, LOCKED, NOMEM, IOERR, FULL and CANTOPEN.
 fn passing(code: &str) -> bool {
-    const CLASSES: [&str; 6] = ["40", "55P03", "57", "08", "53300", "25006"];
-    const SQLITE: [&str; 6] = ["5", "6", "261", "262", "517", "518"];
+    const CLASSES: [&str; 8] = ["40", "55P03", "57", "08", "53", "58", "XX", "25006"];
+    const SQLITE: [u32; 6] = [5, 6, 7, 10, 13, 14];
     match code.len() {
         5 => CLASSES.iter().any(|class| code.starts_with(class)),
-        _ => SQLITE.contains(&code),
+        // An extended code has its primary one in the lowest byte.
+        _ => code.parse::<u32>().is_ok_and(|code| SQLITE.contains(&(code & 255))),
     }
 }
 
 /// Says a statement, the same again while its outcome is unknown. Every statement may be repeated without harm.
-pub(crate) async fn insist<T, F>(mut statement: impl FnMut() -> F) -> Result<T, Fault>
+pub(crate) async fn insist<T, F>(statement: impl FnMut() -> F) -> Result<T, Fault>
+where
+    F: Future<Output = Result<T, Fault>>,
+{
+    insist_counted(statement).await.map(|(answer, _)| answer)
+}
+
+/// As [`insist`]; answers too whether the statement was repeated, so that it may have found its own work done.
+pub(crate) async fn insist_counted<T, F>(mut statement: impl FnMut() -> F) -> Result<(T, bool), Fault>
 where
     F: Future<Output = Result<T, Fault>>,
 {
@@ -91,7 +101,7 @@ where
                 tokio::time::sleep(pause).await;
                 pause *= 2;
             }
-            answer => return answer,
+            answer => return answer.map(|answer| (answer, tries > 1)),
         }
     }
     unreachable!("invariant: the last try returns")
@@ -243,7 +253,7 @@ pub(crate) trait Store: Send + Sync {
     async fn workers(&self, within: Duration) -> Answer<Vec<WorkerInfo>>;
 
     async fn end_session(&self, session: &str, expires_at: Timestamp) -> Answer<()>;
-    async fn ended_sessions(&self) -> Answer<Vec<String>>;
+    async fn ended_sessions(&self, after: &str, limit: usize) -> Answer<Vec<String>>;
 
     /// Notes that somebody looks for overdue leases; if nobody did for longer than `gap`, every lease gets `lease` more.
     /// Answers whether leases may be judged now.
@@ -275,5 +285,23 @@ pub(crate) fn weight(outcome: Option<&Outcome>) -> usize {
         Some(Outcome::Result { body, .. }) => body.len(),
         Some(Outcome::Error(error)) => error.message.len() + data(&error.data),
         Some(Outcome::Cancelled | Outcome::Interrupted(_)) | None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::passing;
+
+    #[test]
+    fn what_passes_by_itself_is_tried_again_and_a_bug_is_not() {
+        for code in [
+            "40001", "40P01", "55P03", "57014", "57P03", "08006", "53100", "53200", "53300", "58030", "XX000", "25006",
+            "5", "6", "13", "517", "778",
+        ] {
+            assert!(passing(code), "{code}");
+        }
+        for code in ["22P05", "23505", "42P01", "54001", "55000", "P0001", "1", "19", "2067", "", "x"] {
+            assert!(!passing(code), "{code}");
+        }
     }
 }

@@ -217,8 +217,8 @@ impl Store for PostgresStore {
         self.calls.all("end_session", query).await.map(drop)
     }
 
-    async fn ended_sessions(&self) -> Answer<Vec<String>> {
-        let query = sqlx::query(sql::ENDED_SESSIONS);
+    async fn ended_sessions(&self, after: &str, limit: usize) -> Answer<Vec<String>> {
+        let query = sqlx::query(sql::ENDED_SESSIONS).bind(after.to_owned()).bind(limit as i64);
         self.calls.all("ended_sessions", query).await?.iter().map(|row| there(row.text(0)?, "session")).collect()
     }
 
@@ -241,13 +241,15 @@ impl Store for PostgresStore {
     }
 
     async fn prune(&self, retention: &Retention) -> Answer<bool> {
+        let folded = self.pulse.one("fold", sqlx::query(sql::FOLD).bind(i64::from(retention.rows_max))).await?;
+        let folded = there(folded.long(0)?, "a count")?;
         let query = sqlx::query(sql::PRUNE)
             .bind(micros(retention.tombstones))
             .bind(micros(retention.workers))
             .bind(retention.audit.map(micros))
             .bind(i64::from(retention.rows_max));
         let row = self.pulse.one("prune", query).await?;
-        Ok(there(row.long(0)?, "a count")? >= i64::from(retention.rows_max))
+        Ok(there(row.long(0)?, "a count")?.max(folded) >= i64::from(retention.rows_max))
     }
 
     async fn advance_clock(&self, by: Duration) -> Answer<()> {

@@ -371,8 +371,11 @@ impl Store for SqliteStore {
     async fn workers(&self, within: Duration) -> Answer<Vec<WorkerInfo>> {
         let mut reader = self.reader.lock().await;
         let now = self.now(&mut reader).await?;
-        let query = sqlx::query("SELECT name, incarnation, url, tools FROM workers WHERE last_seen > ?1 ORDER BY name");
-        let rows = all(&mut reader, query.bind(now - micros(within))).await?;
+        let query = sqlx::query(
+            "SELECT name, incarnation, url, tools FROM workers, sweeps
+             WHERE last_seen > min(?1, coalesce(last_tick, ?1) + ?2 / 10) - ?2 OR ?1 < grace_until ORDER BY name",
+        );
+        let rows = all(&mut reader, query.bind(now).bind(micros(within))).await?;
         rows.iter().map(row::worker).collect()
     }
 
@@ -384,10 +387,15 @@ impl Store for SqliteStore {
         work.commit(()).await
     }
 
-    async fn ended_sessions(&self) -> Answer<Vec<String>> {
+    async fn ended_sessions(&self, after: &str, limit: usize) -> Answer<Vec<String>> {
         let mut reader = self.reader.lock().await;
         let now = self.now(&mut reader).await?;
-        let query = sqlx::query("SELECT session FROM ended_sessions WHERE expires_at > ?1 ORDER BY session").bind(now);
+        let query = sqlx::query(
+            "SELECT session FROM ended_sessions WHERE session > ?1 AND expires_at > ?2 ORDER BY session LIMIT ?3",
+        )
+        .bind(after)
+        .bind(now)
+        .bind(limit as i64);
         all(&mut reader, query).await?.iter().map(|row| there(row.text(0)?, "session")).collect()
     }
 

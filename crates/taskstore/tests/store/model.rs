@@ -227,6 +227,7 @@ async fn play(world: &World, seed: u64) {
         }
     }
     // In the end the counters agree with the rows.
+    store.purge().await.unwrap();
     let count = store.count().await.unwrap();
     let rows = world.texts("SELECT CAST(count(*) AS text) FROM tasks WHERE phase <> 'ended'").await;
     let counted = world.texts("SELECT CAST(coalesce(sum(open), 0) AS text) FROM counters WHERE owner = ''").await;

@@ -325,6 +325,21 @@ on_both_engines! {
         assert_eq!(store.tools().await.unwrap(), []);
     }
 
+    async fn after_an_outage_workers_get_the_grace_of_their_leases(world) {
+        let store = world.store().await;
+        let info = worker_info(&worker("w"), &["echo"]);
+        let _attached = store.attach(info.clone()).await.unwrap();
+        store.interrupt().await.unwrap();
+        // Nobody looked, and nobody was heard, for ten thousand seconds.
+        world.execute("UPDATE sweeps SET last_tick = last_tick - 10000000000").await.unwrap();
+        world.execute("UPDATE workers SET last_seen = last_seen - 10000000000").await.unwrap();
+        assert_eq!(store.tools().await.unwrap(), std::slice::from_ref(&info), "before the first sweep");
+        store.interrupt().await.unwrap();
+        assert_eq!(store.tools().await.unwrap(), std::slice::from_ref(&info), "after it");
+        store.advance_clock(LEASE + Duration::from_secs(1)).await.unwrap();
+        assert_eq!(store.tools().await.unwrap(), []);
+    }
+
     async fn an_ended_session_is_remembered_until_it_would_have_expired(world) {
         let store = world.store().await;
         let now = store.create(new_task(&ann())).await.unwrap().created_at;
@@ -334,9 +349,9 @@ on_both_engines! {
         }
         store.end_session("s2", now.plus(Duration::from_secs(600))).await.unwrap();
         assert_eq!(heard.try_recv(), Ok(Hint::Control(ControlHint::Sessions)));
-        assert_eq!(store.ended_sessions().await.unwrap(), ["s1", "s2"]);
+        assert_eq!(store.ended_sessions("").await.unwrap(), ["s1", "s2"]);
         store.advance_clock(Duration::from_secs(61)).await.unwrap();
-        assert_eq!(store.ended_sessions().await.unwrap(), ["s2"]);
+        assert_eq!(store.ended_sessions("s1").await.unwrap(), ["s2"]);
         store.purge().await.unwrap();
         assert_eq!(world.texts("SELECT session FROM ended_sessions").await, ["s2"]);
     }

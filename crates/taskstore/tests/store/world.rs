@@ -120,7 +120,7 @@ pub async fn kill_connections(url: &str) {
     let mut monkey = PgConnectOptions::from_str(url).unwrap().connect().await.unwrap();
     let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    let mut ticks = tokio::time::interval(Duration::from_millis(40));
+    let mut ticks = tokio::time::interval(Duration::from_millis(100));
     loop {
         ticks.tick().await;
         sqlx::query(kill).execute(&mut monkey).await.unwrap();

@@ -121,7 +121,7 @@ async fn calls_beyond_the_cap_are_refused_and_a_slot_comes_back() {
     let mut first = calls.invoke(call("countdown", r#"{"seconds":5}"#)).await.unwrap();
     tokio::time::timeout(Duration::from_secs(1), first.next()).await.unwrap_err();
     let mut second = calls.invoke(call("echo", "{}")).await.unwrap();
-    assert!(matches!(second.next().await, Some(Err(Error::Unavailable(_)))));
+    assert!(matches!(second.next().await, Some(Err(Error::NotBegun(_)))));
     assert!(matches!(first.next().await, Some(Ok(CallEvent::Outcome(_)))));
     assert_eq!(text(outcome(&world, call("echo", "{}")).await).1, "{}");
 }

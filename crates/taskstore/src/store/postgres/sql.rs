@@ -5,7 +5,7 @@ use crate::store::row::task_columns;
 // create
 //
 // The counters of the callers and tenants are locked in order, so that two batches cannot wait for each other and the caps
-// are exact. Within a batch, rows are admitted in their order.
+// are exact; nothing else locks them. Within a batch, rows are admitted in their order.
 pub(super) const CREATE: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 n AS MATERIALIZED (
@@ -18,11 +18,21 @@ counter AS MATERIALIZED (
   JOIN (SELECT tenant, owner FROM n UNION SELECT tenant, '' FROM n) w ON c.tenant = w.tenant AND c.owner = w.owner
   ORDER BY c.tenant, c.owner FOR UPDATE OF c
 ),
+-- Whoever has locked the counter moves what has ended into it; a row that another create has moved already is gone.
+folded AS (
+  DELETE FROM endings e USING counter c WHERE e.tenant = c.tenant AND e.owner = c.owner
+  RETURNING e.tenant, e.owner, e.open, e.stored
+),
+fold AS MATERIALIZED (
+  SELECT tenant, owner, sum(open)::bigint AS open, sum(stored)::bigint AS stored FROM folded GROUP BY tenant, owner
+),
 counted AS (
-  SELECT n.*, o.open AS owner_open, t.open AS tenant_open, k.id IS NOT NULL AS known
+  SELECT n.*, o.open + coalesce(fo.open, 0) AS owner_open, t.open + coalesce(ft.open, 0) AS tenant_open, k.id IS NOT NULL AS known
   FROM n
   LEFT JOIN counter o ON o.tenant = n.tenant AND o.owner = n.owner
   LEFT JOIN counter t ON t.tenant = n.tenant AND t.owner = ''
+  LEFT JOIN fold fo ON fo.tenant = n.tenant AND fo.owner = n.owner
+  LEFT JOIN fold ft ON ft.tenant = n.tenant AND ft.owner = ''
   LEFT JOIN tasks k ON k.id = n.id
 ),
 of_owner AS (
@@ -46,11 +56,14 @@ audited AS (
 ),
 -- Materialized, because a flattened UNION ALL comes up empty when a counter is read again after another batch changed it.
 more AS MATERIALIZED (
-  SELECT tenant, owner, count(*) AS many FROM added GROUP BY tenant, owner
-  UNION ALL SELECT tenant, '', count(*) FROM added GROUP BY tenant
+  SELECT tenant, owner, sum(open)::bigint AS open, sum(stored)::bigint AS stored FROM (
+    SELECT tenant, owner, count(*) AS open, count(*) AS stored FROM added GROUP BY tenant, owner
+    UNION ALL SELECT tenant, '', count(*), count(*) FROM added GROUP BY tenant
+    UNION ALL SELECT tenant, owner, open, stored FROM fold
+  ) m GROUP BY tenant, owner
 ),
 raised AS (
-  UPDATE counters c SET open = c.open + m.many, stored = c.stored + m.many
+  UPDATE counters c SET open = c.open + m.open, stored = c.stored + m.stored
   FROM more m WHERE c.tenant = m.tenant AND c.owner = m.owner
 )
 SELECT CASE WHEN added.id IS NOT NULL THEN 'created' WHEN t.known THEN 'known'
@@ -84,7 +97,7 @@ ORDER BY w.at"
 
 // commit
 //
-// A report, or an ending. An ending lowers the counters, which are locked in order.
+// A report, or an ending.
 pub(super) const COMMIT: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 c AS MATERIALIZED (
@@ -98,7 +111,9 @@ done AS (
     progress = c.progress, progress_total = c.progress_total, progress_message = c.progress_message,
     result = c.result, error_code = c.error_code, error_message = c.error_message, updated_at = greatest(t.updated_at, clock.now)
   FROM c, clock
-  WHERE t.id = c.id AND t.version = c.version - 1 AND t.phase <> 'ended'
+  -- No word of the phase: an ended task has another version, and Postgres would take the small index of open tasks for
+  -- each row of the batch, if it was counted when there were none.
+  WHERE t.id = c.id AND t.version = c.version - 1
     AND (c.token IS NULL OR (t.lease_token = c.token AND t.attempt = c.attempt))
     AND (NOT c.overdue OR t.lease_until <= clock.now)
   RETURNING c.at, t.id, t.tenant, t.owner, t.tool, t.version, t.ending, t.updated_at, t.claimed_at, t.traceparent, c.event
@@ -108,16 +123,10 @@ audited AS (
   SELECT updated_at, event, id, version, tenant, owner, tool, ending, split_part(traceparent, '-', 2)
   FROM done WHERE event IS NOT NULL
 ),
-fewer AS MATERIALIZED (
-  SELECT tenant, owner, count(*) AS many FROM done WHERE ending IS NOT NULL GROUP BY tenant, owner
-  UNION ALL SELECT tenant, '', count(*) FROM done WHERE ending IS NOT NULL GROUP BY tenant
-),
-counter AS MATERIALIZED (
-  SELECT k.tenant, k.owner, f.many FROM counters k JOIN fewer f ON k.tenant = f.tenant AND k.owner = f.owner
-  ORDER BY k.tenant, k.owner FOR UPDATE OF k
-),
 lowered AS (
-  UPDATE counters k SET open = k.open - c.many FROM counter c WHERE k.tenant = c.tenant AND k.owner = c.owner
+  INSERT INTO endings (tenant, owner, open, stored)
+  SELECT tenant, owner, -count(*), 0 FROM done WHERE ending IS NOT NULL GROUP BY tenant, owner
+  UNION ALL SELECT tenant, '', -count(*), 0 FROM done WHERE ending IS NOT NULL GROUP BY tenant
 )
 SELECT at, updated_at, claimed_at FROM done";
 
@@ -148,7 +157,8 @@ candidate AS MATERIALIZED (
 ),
 locked AS MATERIALIZED (
   SELECT t.id, octet_length(t.arguments) AS bytes, c.turn, c.created_at
-  FROM candidate c JOIN tasks t ON t.id = c.id WHERE t.phase = 'queued'
+  -- By its key, never by the index of queued tasks, which may have been counted when there were none.
+  FROM candidate c JOIN tasks t ON t.id = c.id WHERE coalesce(t.phase, '') = 'queued'
   ORDER BY c.turn, c.created_at, c.id LIMIT $5 FOR UPDATE OF t SKIP LOCKED
 ),
 taken AS MATERIALIZED (
@@ -186,7 +196,7 @@ seen AS (
 )
 UPDATE tasks t SET lease_until = clock.now + $5
 FROM unnest($3::text[], $4::int[]) AS b(id, attempt), clock
-WHERE t.id = b.id AND t.attempt = b.attempt AND t.phase = 'running' AND t.worker_name = $1 AND t.worker_incarnation = $2
+WHERE t.id = b.id AND t.attempt = b.attempt AND coalesce(t.phase, '') = 'running' AND t.worker_name = $1 AND t.worker_incarnation = $2
 RETURNING t.id";
 
 // list
@@ -210,14 +220,14 @@ WHERE t.version IS DISTINCT FROM s.version";
 
 // count
 //
-// Counters, less what has expired and waits for its purge.
+// Counters and what is to be added to them, less what has expired and waits for its purge.
 pub(super) const COUNT: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
 SELECT (coalesce(sum(stored), 0)
     - (SELECT count(*) FROM tasks, clock WHERE phase = 'ended' AND expires_at <= now)
     - (SELECT count(*) FROM tasks, clock WHERE phase <> 'ended' AND expires_at <= now))::bigint,
   (coalesce(sum(open), 0) - (SELECT count(*) FROM tasks, clock WHERE phase <> 'ended' AND expires_at <= now))::bigint
-FROM counters WHERE owner = ''";
+FROM (SELECT open, stored FROM counters WHERE owner = '' UNION ALL SELECT open, stored FROM endings WHERE owner = '') c";
 
 // phases
 pub(super) const PHASES: &str = "
@@ -240,9 +250,13 @@ pub(super) const ORPHANS: &str = concat!(
 );
 
 // workers
+//
+// After an outage of the database, or of all task-stores, they get the same grace as their leases; until the first sweep
+// after it, the time when somebody last looked counts.
 pub(super) const WORKERS: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
-SELECT name, incarnation, url, tools FROM workers, clock WHERE last_seen > clock.now - $1 ORDER BY name";
+SELECT name, incarnation, url, tools FROM workers, sweeps, clock
+WHERE last_seen > least(clock.now, last_tick + $1 / 10) - $1 OR clock.now < grace_until ORDER BY name";
 
 // tick
 pub(super) const TICK: &str = "
@@ -279,18 +293,34 @@ gone AS (
 buried AS (
   INSERT INTO tombstones (id, tenant, owner, gone_at) SELECT id, tenant, owner, expires_at FROM gone ON CONFLICT DO NOTHING
 ),
-fewer AS MATERIALIZED (
-  SELECT tenant, owner, count(*) AS many FROM gone GROUP BY tenant, owner
-  UNION ALL SELECT tenant, '', count(*) FROM gone GROUP BY tenant
-),
-counter AS MATERIALIZED (
-  SELECT k.tenant, k.owner, f.many FROM counters k JOIN fewer f ON k.tenant = f.tenant AND k.owner = f.owner
-  ORDER BY k.tenant, k.owner FOR UPDATE OF k
-),
 lowered AS (
-  UPDATE counters k SET stored = k.stored - c.many FROM counter c WHERE k.tenant = c.tenant AND k.owner = c.owner
+  INSERT INTO endings (tenant, owner, open, stored)
+  SELECT tenant, owner, 0, -count(*) FROM gone GROUP BY tenant, owner
+  UNION ALL SELECT tenant, '', 0, -count(*) FROM gone GROUP BY tenant
 )
 SELECT count(*) FROM gone";
+
+// fold
+//
+// What a create does for its own counters, for those of owners that create nothing.
+pub(super) const FOLD: &str = "
+WITH counter AS MATERIALIZED (
+  SELECT c.tenant, c.owner FROM counters c
+  JOIN (SELECT DISTINCT tenant, owner FROM endings LIMIT $1) e ON c.tenant = e.tenant AND c.owner = e.owner
+  ORDER BY c.tenant, c.owner FOR UPDATE OF c
+),
+folded AS (
+  DELETE FROM endings e USING counter c WHERE e.tenant = c.tenant AND e.owner = c.owner
+  RETURNING e.tenant, e.owner, e.open, e.stored
+),
+fold AS MATERIALIZED (
+  SELECT tenant, owner, sum(open)::bigint AS open, sum(stored)::bigint AS stored FROM folded GROUP BY tenant, owner
+),
+lowered AS (
+  UPDATE counters c SET open = c.open + f.open, stored = c.stored + f.stored
+  FROM fold f WHERE c.tenant = f.tenant AND c.owner = f.owner
+)
+SELECT count(*) FROM fold";
 
 // prune
 //
@@ -321,4 +351,4 @@ SELECT greatest((SELECT count(*) FROM stones), (SELECT count(*) FROM sessions), 
 // ended_sessions
 pub(super) const ENDED_SESSIONS: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
-SELECT session FROM ended_sessions, clock WHERE expires_at > clock.now ORDER BY session";
+SELECT session FROM ended_sessions, clock WHERE session > $1 AND expires_at > clock.now ORDER BY session LIMIT $2";
