@@ -3,7 +3,6 @@
 //! When nothing is in flight a single item goes straight through; there is no timer. Writers run on the store's task set,
 //! so that a caller that goes away never cancels a commit.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -75,15 +74,14 @@ impl<I: Item, O: Send + 'static> Batcher<I, O> {
     /// Puts an item into the next statement and waits for its answer.
     pub(crate) async fn put(&self, item: I) -> Result<O, Error> {
         let (answer, answered) = oneshot::channel();
-        let unavailable = |why: &dyn Display| Error::Unavailable(format!("the task-store {why}"));
         self.queue.try_send(Waiting { item, answer }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
                 metrics::overload(self.name);
-                unavailable(&"is overloaded")
+                Error::NotBegun("the task-store is overloaded".into())
             }
-            mpsc::error::TrySendError::Closed(_) => unavailable(&"is shutting down"),
+            mpsc::error::TrySendError::Closed(_) => Error::NotBegun("the task-store is shutting down".into()),
         })?;
-        Ok(answered.await.map_err(|_| unavailable(&"is shutting down"))??)
+        Ok(answered.await.map_err(|_| Error::Unavailable("the task-store is shutting down".into()))??)
     }
 }
 
