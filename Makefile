@@ -1,4 +1,5 @@
-# `make` prints the verbs. Cargo's commands keep one shape (--workspace), or it would build the dependencies twice.
+# `make` prints the verbs. Cargo's commands keep one shape (--workspace), or it would build the dependencies twice; `demo`
+# and `dev` build the binary alone, which is sooner done on a new machine.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,8 +10,8 @@ help: ## print the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## run a long call from a real client through the whole system, and print what happens
-	cargo build --bin longhaul
-	scripts/demo
+	@cargo build --bin longhaul
+	@scripts/demo
 
 dev: ## keep the whole system running in one process on 127.0.0.1:8080
 	cargo run --bin longhaul -- dev

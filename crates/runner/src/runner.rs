@@ -88,7 +88,7 @@ impl Runner {
         for (upstream, config) in &self.upstreams {
             for listed in upstream.tools().borrow().iter() {
                 if listed.needs_task {
-                    tracing::warn!(upstream = %upstream.name, tool = listed.name, "left out: it is a task upstream");
+                    tracing::warn!(upstream = %upstream.name, tool = listed.name, "left out: upstream it can only be called as a task, which is not supported");
                 } else {
                     tools.push((Some(format!("{}.{}", upstream.name, listed.name)), wrap(upstream, config, listed)));
                 }

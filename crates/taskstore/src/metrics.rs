@@ -33,7 +33,7 @@ struct Instruments {
 static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
     let meter: Meter = global::meter("longhaul");
     let seconds = |name, bounds: &[f64], what| {
-        meter.f64_histogram(name).with_unit("s").with_boundaries(bounds.to_vec()).with_description(what).build()
+        meter.f64_histogram(name).with_boundaries(bounds.to_vec()).with_description(what).build()
     };
     Instruments {
         created: meter.u64_counter("longhaul_tasks_created").with_description("Tasks created.").build(),

@@ -4,7 +4,7 @@
 
 use std::error::Error;
 
-use longhaul_worker::{Config, Listener, Listening, Worker, demo};
+use longhaul_worker::{Config, Worker, demo};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
@@ -16,9 +16,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let token = std::fs::read_to_string(&token_file).map_err(|error| format!("{token_file}: {error}"))?;
     let mut config = Config::connect(&url, token.trim())?;
     if let Some(address) = arguments.next() {
-        let listener = tokio::net::TcpListener::bind(address).await?;
-        let advertise_url = format!("http://{}", listener.local_addr()?);
-        config.calls = Some(Listening { listener: Listener::Tcp(listener), advertise_url });
+        config = config.listen(address.parse()?).await?;
     }
 
     let drain = CancellationToken::new();

@@ -21,7 +21,10 @@
 //! .description("Counts down to zero.")
 //! .timeout(Duration::from_secs(3600));
 //!
-//! let config = Config::connect("http://127.0.0.1:7000", "a-token-of-16-characters-or-more")?;
+//! // Without `listen` it takes tasks only, and gateways refuse plain calls of its tools.
+//! let config = Config::connect("http://127.0.0.1:50051", "a-token-of-16-characters-or-more")?
+//!     .listen(([127, 0, 0, 1], 50060).into())
+//!     .await?;
 //! Worker::new(config).tool(countdown).run(drain).await
 //! # }
 //! ```

@@ -1,5 +1,6 @@
 //! A worker: its settings, its life, its end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +83,18 @@ impl Config {
             token: ServiceToken::new([token])?,
             payload_bytes_max: PAYLOAD_BYTES_MAX,
         }))
+    }
+}
+
+impl Config {
+    /// Takes calls that are not tasks too, at `address`, where gateways must be able to reach it.
+    pub async fn listen(mut self, address: SocketAddr) -> Result<Self, Error> {
+        let refused =
+            |error: std::io::Error| longhaul_rpc::Error::Fault(format!("cannot listen on {address}: {error}"));
+        let listener = tokio::net::TcpListener::bind(address).await.map_err(refused)?;
+        let advertise_url = format!("http://{}", listener.local_addr().map_err(refused)?);
+        self.calls = Some(Listening { listener: Listener::Tcp(listener), advertise_url });
+        Ok(self)
     }
 }
 

@@ -120,7 +120,7 @@ impl Upstream {
                         pauses = Backoff::new();
                     }
                     let Some(why) = why else {
-                        self.down("is shut down".into());
+                        self.link.send_replace(State::Down("is shut down".into()));
                         link.goodbye().await;
                         break;
                     };
@@ -161,7 +161,7 @@ impl Upstream {
     fn down(&self, why: String) {
         let is_news = !matches!(&*self.link.borrow(), State::Down(former) if *former == why);
         if is_news {
-            tracing::warn!(upstream = %self.name, "the upstream server {why}");
+            tracing::warn!(upstream = %self.name, "the upstream server {why}; its own words: --set log=longhaul_runner=debug");
         }
         self.link.send_replace(State::Down(why));
     }

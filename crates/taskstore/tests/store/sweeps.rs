@@ -121,6 +121,6 @@ on_both_engines! {
         assert_eq!(interrupted, Ok(Hint::Task { id: task.id, version: 3 }));
         drain.cancel();
         tokio::time::timeout(Duration::from_secs(30), running).await.unwrap().unwrap();
-        assert!(matches!(store.get(&ann(), task.id).await, Err(longhaul_rpc::Error::Unavailable(_))));
+        assert!(matches!(store.get(&ann(), task.id).await, Err(longhaul_rpc::Error::NotBegun(_))));
     }
 }
