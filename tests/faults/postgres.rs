@@ -61,13 +61,15 @@ async fn countdown_when_possible(client: &longhaul_tests::client::Client) -> Str
 async fn an_outage_longer_than_a_lease_interrupts_no_task_whose_answer_waits_to_be_stored() {
     let mut postgres = Postgres::start();
     let mut site = durable(&postgres).await;
+    // The pauses between tries, up to 2 s, are not scaled down: a lease, and so its grace, must be well above them.
+    site.set("TASK_HEARTBEAT_MS", "3000");
     site.up(&["taskstore-1", "taskstore-2", "runner-1", "gateway-1"]).await;
     let client = site.client("gateway-1").await;
     let id = countdown(&client, 1.5).await;
     running(&client, &id).await;
     postgres.kill();
-    // The lease, 3 s, runs out meanwhile.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    // The lease, 9 s, runs out meanwhile.
+    tokio::time::sleep(Duration::from_secs(12)).await;
     tokio::task::block_in_place(|| postgres.again());
     reaches(&client, &countdown_when_possible(&client).await, "completed").await;
     assert_counted(&client.ask("tasks/result", json!({"taskId": id})).await);
