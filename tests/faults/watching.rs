@@ -55,6 +55,7 @@ async fn metrics_and_logs_tell_what_happened_and_hold_no_payload() {
         (
             "taskstore-1",
             vec![
+                "longhaul_tasks_stored 4",
                 "longhaul_tasks_created_total{tool=\"echo\"} 1",
                 "longhaul_tasks_created_total{tool=\"countdown\"} 2",
                 "longhaul_tasks_ended_total{ending=\"completed\",tool=\"echo\"} 1",

@@ -22,8 +22,8 @@ use tracing::field::{Empty, display};
 use crate::Shared;
 use crate::doors::Doors;
 use crate::http::{
-    Accepts, Read, accepted, is_json, json, last, malformed, method_not_allowed, read, refuse, single, unauthenticated,
-    unavailable,
+    Accepts, Read, accepted, discard, is_json, json, last, malformed, method_not_allowed, read, refuse, single,
+    unauthenticated, unavailable,
 };
 use crate::in_flight::request_digest;
 use crate::metrics::{Ended, Operation, method_label};
@@ -116,13 +116,19 @@ pub(crate) fn fault() -> No {
 /// Serves `/mcp`. The order of the checks is that of the wire reference: path, method, where the request came from,
 /// who asks, what the body is, the message, its version, its session, its method, its parameters, admission.
 pub(crate) async fn mcp(State(edge): State<Arc<Edge>>, request: Request<Body>) -> Response {
+    let (parts, mut body) = request.into_parts();
+    let response = route(&edge, &parts, &mut body).await;
+    discard(&parts.headers, &mut body).await;
+    response
+}
+
+async fn route(edge: &Edge, parts: &http::request::Parts, body: &mut Body) -> Response {
     let shared = &edge.shared;
-    let (parts, body) = request.into_parts();
     if !matches!(parts.method, Method::POST | Method::GET | Method::DELETE) {
         return method_not_allowed();
     }
     let Ok(permit) = shared.requests.clone().try_acquire_owned() else { return last(unavailable(None)) };
-    if !edge.doors.admit(&parts) {
+    if !edge.doors.admit(parts) {
         return refuse(StatusCode::FORBIDDEN, "This origin or host is not allowed here");
     }
     let principal = match shared.auth.principal(&parts.headers) {
@@ -140,7 +146,7 @@ async fn post(
     shared: &Arc<Shared>,
     principal: Arc<Principal>,
     headers: &HeaderMap,
-    body: Body,
+    body: &mut Body,
     permit: OwnedSemaphorePermit,
 ) -> Response {
     if !is_json(headers) {

@@ -1,10 +1,13 @@
 //! HTTP on its way in and out: what can be said before a body is read.
 
+use std::time::Duration;
+
 use axum::body::Body;
+use axum::body::HttpBody as _;
 use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
 use http::header::{
-    ACCEPT, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRANSFER_ENCODING,
+    ACCEPT, ALLOW, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, RETRY_AFTER, TRANSFER_ENCODING,
     WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -16,6 +19,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::Shared;
 use crate::auth::Unauthenticated;
 
+/// The most that is read of what was refused, and for how long.
+const DISCARD_BYTES_MAX: usize = 16 * 1024 * 1024;
+const DISCARD_MAX: Duration = Duration::from_secs(1);
 /// After how many seconds a client that met an overload should try again.
 const RETRY_AFTER_S: &str = "1";
 
@@ -121,7 +127,7 @@ pub(crate) struct Read {
 }
 
 /// Reads a body: not more than allowed, not longer than allowed, not beyond the memory for bodies.
-pub(crate) async fn read(shared: &Shared, headers: &HeaderMap, body: Body) -> Result<Read, Response> {
+pub(crate) async fn read(shared: &Shared, headers: &HeaderMap, body: &mut Body) -> Result<Read, Response> {
     let too_large = || last(refuse(StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"));
     let max = shared.config.request_bytes_max;
     let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -129,7 +135,6 @@ pub(crate) async fn read(shared: &Shared, headers: &HeaderMap, body: Body) -> Re
         return Err(too_large());
     }
     let reading = async {
-        let mut body = body;
         let mut share: Option<OwnedSemaphorePermit> = None;
         let mut first = Bytes::new();
         let mut whole = BytesMut::new();
@@ -162,6 +167,25 @@ pub(crate) async fn read(shared: &Shared, headers: &HeaderMap, body: Body) -> Re
         Ok(read) => read,
         Err(_) => Err(last(refuse(StatusCode::REQUEST_TIMEOUT, "The body took too long"))),
     }
+}
+
+/// Reads on for a while what was refused unread: a connection that is closed with bytes waiting is reset, and its client
+/// may lose the answer. One that waits for "100 Continue" has sent nothing.
+pub(crate) async fn discard(headers: &HeaderMap, body: &mut Body) {
+    if body.is_end_stream() || headers.contains_key(EXPECT) {
+        return;
+    }
+    let reading = async {
+        let mut read = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            read += frame.data_ref().map_or(0, Bytes::len);
+            if read > DISCARD_BYTES_MAX {
+                break;
+            }
+        }
+    };
+    // Whoever sends more, or more slowly, may lose the answer.
+    let _ = tokio::time::timeout(DISCARD_MAX, reading).await;
 }
 
 /// The answer to a body that is no message. Where its length was in doubt, the connection ends: what follows on it may

@@ -17,6 +17,7 @@ struct Instruments {
     created: Counter<u64>,
     ended: Counter<u64>,
     tasks: Gauge<u64>,
+    stored: Gauge<u64>,
     oldest: Gauge<f64>,
     queue: Histogram<f64>,
     run: Histogram<f64>,
@@ -39,6 +40,10 @@ static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
         created: meter.u64_counter("longhaul_tasks_created").with_description("Tasks created.").build(),
         ended: meter.u64_counter("longhaul_tasks_ended").with_description("Tasks ended, by how.").build(),
         tasks: meter.u64_gauge("longhaul_tasks").with_description("Open tasks, by phase.").build(),
+        stored: meter
+            .u64_gauge("longhaul_tasks_stored")
+            .with_description("Stored tasks, ended ones included, expired ones not.")
+            .build(),
         oldest: meter
             .f64_gauge("longhaul_task_oldest_seconds")
             .with_description("How long the oldest open task has been in its phase.")
@@ -125,6 +130,10 @@ pub(crate) fn ended(name: &str, ending: Ending, ran: Option<Duration>) {
     if let Some(ran) = ran {
         INSTRUMENTS.run.record(ran.as_secs_f64(), &labels);
     }
+}
+
+pub(crate) fn stored(tasks: u64) {
+    INSTRUMENTS.stored.record(tasks, &[]);
 }
 
 pub(crate) fn phases(count: PhaseCount, (idle, used): (u64, u64)) {

@@ -98,6 +98,7 @@ impl TaskStore {
     pub(crate) async fn gauge(&self) -> Result<u64, Error> {
         let store = &self.inner.store;
         metrics::phases(insist(|| store.phases()).await?, store.connections());
+        metrics::stored(insist(|| store.count()).await?.stored);
         Ok(0)
     }
 

@@ -301,3 +301,18 @@ async fn a_get_without_streams_or_with_a_broken_event_id_is_refused() {
         assert_eq!(client.send(method, "", b"").await.head().await.unwrap().status, 405, "{method}");
     }
 }
+
+/// A connection that is closed with unread bytes is reset, and the client may never see the answer.
+#[tokio::test]
+async fn what_is_refused_unread_is_read_on_so_that_its_sender_hears_the_answer() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let body = vec![b' '; 6 * 1024 * 1024];
+    for _ in 0..8 {
+        let mut connection = client.send("POST", "", &body).await;
+        assert_eq!(connection.answer().await.expect("the answer was lost").status(), 413);
+        let stranger = Client { token: "nobody", ..client.clone() };
+        let mut connection = stranger.send("POST", "", &body).await;
+        assert_eq!(connection.answer().await.expect("the answer was lost").status(), 401);
+    }
+}
