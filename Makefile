@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check lint test clients bench up down fmt
+.PHONY: help demo dev check lint test clients fuzz bench up down fmt
 
 help: ## print the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ test: ## every test, on a private Postgres and Redis, then the real clients
 clients: ## MCP clients from PyPI and npm, as they are
 	cargo build --workspace --all-targets
 	scripts/clients/run
+
+FOR ?= 300
+fuzz: ## mutate forms, answers, labels and URLs for FOR=300 seconds each, from a random seed
+	LONGHAUL_FUZZ_SECONDS=$(FOR) LONGHAUL_FUZZ_SEED=$$RANDOM cargo test --workspace --test input fuzz -- --nocapture
 
 bench: ## rates and latencies beside their floors; writes target/bench/latest.json
 	scripts/bench

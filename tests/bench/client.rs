@@ -1,4 +1,5 @@
-//! A cheap load client: one keep-alive HTTP/1.1 connection, one MCP 2025-11-25 session, one request at a time.
+//! A cheap load client: one keep-alive HTTP/1.1 connection, one request at a time, in a session of MCP 2025-11-25 or
+//! without one as MCP 2026-07-28 has it.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -21,6 +22,13 @@ use tokio::task::JoinSet;
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const REVISION: HeaderValue = HeaderValue::from_static("2025-11-25");
+const MODERN: HeaderValue = HeaderValue::from_static("2026-07-28");
+const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+const NAME: HeaderName = HeaderName::from_static("mcp-name");
+/// What each request of 2026-07-28 says of its sender.
+const META: &str = r#","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"longhaul-bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}"#;
+/// The same, from a client that takes no tasks.
+const META_PLAIN: &str = r#","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"longhaul-bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
 /// A call without an answer by then gets none.
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 /// Of a wrong answer, this much is shown.
@@ -53,10 +61,15 @@ impl Http {
 
     /// Posts a body.
     pub async fn post(&mut self, body: impl Into<Bytes>) -> Result<Response<Incoming>> {
+        let headers = self.headers.clone();
+        self.post_with(headers, body).await
+    }
+
+    async fn post_with(&mut self, headers: HeaderMap, body: impl Into<Bytes>) -> Result<Response<Incoming>> {
         let mut request = Request::new(Full::new(body.into()));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.headers.clone();
+        *request.headers_mut() = headers;
         self.sender.ready().await.context("the connection was closed")?;
         Ok(self.sender.send_request(request).await?)
     }
@@ -71,12 +84,33 @@ impl Http {
     }
 }
 
-/// An initialized session.
+/// A request.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// Its method.
+    pub method: &'static str,
+    /// What `Mcp-Name` says.
+    pub name: String,
+    /// The members of its params; at least one in 2026-07-28.
+    pub params: String,
+    /// Whether its sender takes tasks; 2025-11-25 says so in the params.
+    pub tasks: bool,
+}
+
+/// A caller: an initialized session, or one that needs none.
 pub struct Session {
     http: Http,
+    /// Whether it speaks 2026-07-28.
+    pub modern: bool,
     next_id: u64,
     /// When the last answer was here.
     pub arrived: Instant,
+}
+
+#[derive(Deserialize)]
+struct News<'a> {
+    #[serde(borrow, default)]
+    params: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -88,15 +122,27 @@ struct Message<T> {
 }
 
 impl Session {
-    /// Connects and initializes with a bearer key.
-    pub async fn open(address: SocketAddr, key: &str) -> Result<Self> {
+    async fn connect(address: SocketAddr, key: &str) -> Result<Http> {
         let mut http = Http::open(address, "/mcp").await?;
         http.headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         http.headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {key}"))?);
+        Ok(http)
+    }
+
+    /// Connects, to speak 2026-07-28 with a bearer key.
+    pub async fn modern(address: SocketAddr, key: &str) -> Result<Self> {
+        let mut http = Self::connect(address, key).await?;
+        http.headers.insert(VERSION, MODERN);
+        Ok(Self { http, modern: true, next_id: 1, arrived: Instant::now() })
+    }
+
+    /// Connects and initializes a session of 2025-11-25 with a bearer key.
+    pub async fn open(address: SocketAddr, key: &str) -> Result<Self> {
+        let mut http = Self::connect(address, key).await?;
         let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"longhaul-bench","version":"1"}}}"#;
         let response = http.post(hello).await?;
         let session = response.headers().get(SESSION).cloned();
-        let mut this = Self { http, next_id: 1, arrived: Instant::now() };
+        let mut this = Self { http, modern: false, next_id: 1, arrived: Instant::now() };
         this.answer::<IgnoredAny>(0, response).await.context("initialize")?;
         this.http.headers.insert(SESSION, session.context("initialize gave no session id")?);
         this.http.headers.insert(VERSION, REVISION);
@@ -106,13 +152,13 @@ impl Session {
         Ok(this)
     }
 
-    /// One request; `rest` is all of it after the id. An error, or another request's answer, is a failure.
-    pub async fn call<T: DeserializeOwned>(&mut self, rest: &str) -> Result<T> {
+    /// One request. An error, or another request's answer, is a failure.
+    pub async fn call<T: DeserializeOwned>(&mut self, ask: &Ask) -> Result<T> {
         let answered = async {
-            let (id, response) = self.ask(rest).await?;
+            let (id, response) = self.ask(ask).await?;
             self.answer(id, response).await
         };
-        let asked = || format!("asked: {rest}");
+        let asked = || format!("asked: {ask:?}");
         tokio::time::timeout(ANSWER_WITHIN, answered)
             .await
             .context("no answer")
@@ -121,12 +167,39 @@ impl Session {
     }
 
     /// Sends a request, and returns its id once the head of the response is there.
-    pub async fn ask(&mut self, rest: &str) -> Result<(u64, Response<Incoming>)> {
+    pub async fn ask(&mut self, ask: &Ask) -> Result<(u64, Response<Incoming>)> {
         let id = self.next_id;
         self.next_id += 1;
-        let mut body = String::with_capacity(rest.len() + 48);
-        write!(body, r#"{{"jsonrpc":"2.0","id":{id},{rest}"#)?;
-        Ok((id, self.http.post(body).await?))
+        let Ask { method, name, params, tasks } = ask;
+        let mut body = String::with_capacity(params.len() + META.len() + 96);
+        let meta = match (self.modern, tasks) {
+            (false, _) => "",
+            (true, true) => META,
+            (true, false) => META_PLAIN,
+        };
+        write!(body, r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}{meta}}}}}"#)?;
+        let mut headers = self.http.headers.clone();
+        if self.modern {
+            headers.insert(METHOD, HeaderValue::from_static(method));
+            headers.insert(NAME, HeaderValue::from_str(name)?);
+        }
+        Ok((id, self.http.post_with(headers, body).await?))
+    }
+
+    /// Reads a stream to its end, and gives the last notification's params before the answer.
+    pub async fn last_news<T: DeserializeOwned>(&mut self, ask: &Ask) -> Result<T> {
+        let (_, response) = self.ask(ask).await?;
+        let status = response.status();
+        let text = tokio::time::timeout(ANSWER_WITHIN, response.into_body().collect()).await.context("no answer")??;
+        let text = text.to_bytes();
+        ensure!(status == StatusCode::OK, "{status}: {}", shown(&text));
+        let mut last = None;
+        for data in text.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:")) {
+            let news: News<'_> = serde_json::from_slice(data).with_context(|| shown(data))?;
+            last = news.params.map(|params| params.to_owned()).or(last);
+        }
+        let last = last.with_context(|| format!("a stream without news: {}", shown(&text)))?;
+        serde_json::from_str(last.get()).with_context(|| shown(last.get().as_bytes()))
     }
 
     /// The rest of that response.

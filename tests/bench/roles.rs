@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 
-use crate::client::Session;
+use crate::client::{Ask, Session};
 use crate::processes::{Meter, Process};
 
 /// The one caller. These secrets guard throwaway processes on loopback.
@@ -139,8 +139,9 @@ demo_tools = true
         }
         // The gateway learns of a worker's tools a little later than of the worker.
         let mut session = Session::open(self.address, KEY).await?;
+        let list = Ask { method: "tools/list", name: String::new(), params: String::new(), tasks: false };
         loop {
-            let listed: Tools = session.call(r#""method":"tools/list","params":{}}"#).await?;
+            let listed: Tools = session.call(&list).await?;
             if listed.tools.iter().any(|tool| tool.name == "echo") {
                 return self.check();
             }

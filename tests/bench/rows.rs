@@ -14,7 +14,7 @@ use crate::processes::Meter;
 use crate::roles::Roles;
 use crate::sql::{Caller, mixed};
 use crate::tasks;
-use crate::waiting::open_sessions;
+use crate::waiting::{connect_modern, open_sessions};
 
 /// Before it is measured, everything runs for this long.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -70,6 +70,17 @@ impl Plan {
     }
 }
 
+/// The callers of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Era {
+    /// Sessions of 2025-11-25.
+    Sessions,
+    /// 2026-07-28.
+    Modern,
+}
+
+const ERAS: [Era; 2] = [Era::Sessions, Era::Modern];
+
 /// A row's work.
 #[derive(Debug, Clone, Copy)]
 enum Work {
@@ -110,6 +121,7 @@ impl Work {
 pub struct Product<'a> {
     roles: &'a mut Roles,
     sessions: Vec<Session>,
+    modern: Vec<Session>,
     ended: Vec<String>,
     open: Vec<String>,
     turn: Cell<u64>,
@@ -128,11 +140,15 @@ impl<'a> Product<'a> {
             anyhow::Ok(ids)
         });
         let ended = futures::future::try_join_all(filling).await?.concat();
-        Ok(Self { roles, sessions, ended, open: Vec::new(), turn: Cell::new(0) })
+        let modern = connect_modern(roles.address, plan.callers()).await?;
+        Ok(Self { roles, sessions, modern, ended, open: Vec::new(), turn: Cell::new(0) })
     }
 
-    async fn run(&mut self, work: Work, clients: usize, length: Duration) -> Result<Sample> {
-        let callers = &mut self.sessions[..clients];
+    async fn run(&mut self, work: Work, era: Era, clients: usize, length: Duration) -> Result<Sample> {
+        let callers = match era {
+            Era::Sessions => &mut self.sessions[..clients],
+            Era::Modern => &mut self.modern[..clients],
+        };
         let (ended, open, turn) = (&self.ended, &self.open, &self.turn);
         let pick = |ids: &[String]| {
             turn.set(turn.get() + 1);
@@ -224,27 +240,34 @@ pub async fn all(
             product.before(work).await?;
         }
         for &clients in &plan.clients {
-            let (mut floor_runs, mut runs, mut costs) = (Vec::new(), Vec::new(), Costs::new(meters));
+            let mut floor_runs = Vec::new();
+            let mut runs = ERAS.map(|era| (era, Vec::new(), Costs::new(meters)));
             for round in 0..=plan.rounds {
                 // The first round warms both up, and counts for nothing.
                 let length = if round == 0 { WARM_UP } else { plan.length };
                 let floor_run = floors.run(work.floor(), clients, length).await?;
-                costs.start();
-                let run = match &mut product {
-                    Some(product) => Some(product.run(work, clients, length).await?),
-                    None => None,
-                };
                 if round > 0 {
-                    costs.stop();
                     floor_runs.push(floor_run);
-                    runs.extend(run);
+                }
+                let Some(product) = &mut product else { continue };
+                for (era, runs, costs) in &mut runs {
+                    costs.start();
+                    let run = product.run(work, *era, clients, length).await?;
+                    if round > 0 {
+                        costs.stop();
+                        runs.push(run);
+                    }
                 }
             }
             let floor = median(&floor_runs);
             rows.push(Row::new(work.floor().name(), clients, &floor));
-            if product.is_some() {
-                let sample = median(&runs);
-                let mut row = Row::new(work.name(), clients, &sample);
+            for (era, runs, costs) in runs.iter().filter(|(_, runs, _)| !runs.is_empty()) {
+                let sample = median(runs);
+                let name = match era {
+                    Era::Sessions => format!("{}, 2025", work.name()),
+                    Era::Modern => format!("{}, 2026", work.name()),
+                };
+                let mut row = Row::new(&name, clients, &sample);
                 row.floor = Some(floor.rate);
                 row.floor_name = Some(work.floor().name());
                 row.ratio = Some(sample.rate / floor.rate);

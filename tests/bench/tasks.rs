@@ -3,15 +3,16 @@
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
-use crate::client::Session;
+use crate::client::{Ask, Session};
 
-const ECHO: &str = r#""method":"tools/call","params":{"name":"echo","arguments":{"text":"hello"}}}"#;
-const CREATE_ECHO: &str = r#""method":"tools/call","params":{"name":"echo","arguments":{"text":"hello"},"task":{}}}"#;
+const ECHO: &str = r#""name":"echo","arguments":{"text":"hello"}"#;
 
+/// The handle of a new task: 2025-11-25 has it in `task`.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Created {
-    task: Task,
+#[serde(untagged)]
+enum Created {
+    InTask { task: Task },
+    Flat(Task),
 }
 
 /// A task as `tasks/get` shows it.
@@ -23,6 +24,12 @@ pub struct Task {
     status_message: Option<String>,
     /// When it ended, if it did.
     pub last_updated_at: String,
+}
+
+/// A task that has ended, as 2026-07-28 shows it.
+#[derive(Deserialize)]
+struct Ended {
+    result: Echoed,
 }
 
 #[derive(Deserialize)]
@@ -42,44 +49,54 @@ struct Content {
     content: Vec<Text>,
 }
 
+fn tools_call(tool: &str, params: String, tasks: bool) -> Ask {
+    Ask { method: "tools/call", name: tool.to_owned(), params, tasks }
+}
+
 /// A call that is not a task.
 pub async fn inline(session: &mut Session) -> Result<()> {
-    hello(&session.call(ECHO).await?)
+    hello(&session.call(&tools_call("echo", ECHO.to_owned(), false)).await?)
 }
 
 /// A call that becomes a task; its id.
 pub async fn create(session: &mut Session) -> Result<String> {
-    created(session, CREATE_ECHO).await
+    created(session, &tools_call("echo", format!(r#"{ECHO},"task":{{}}"#), true)).await
 }
 
 /// A task that goes on for so long.
 pub async fn create_countdown(session: &mut Session, seconds: f64) -> Result<String> {
     let arguments = format!(r#"{{"seconds":{seconds:.6},"steps":1}}"#);
-    let rest =
-        format!(r#""method":"tools/call","params":{{"name":"countdown","arguments":{arguments},"task":{{}}}}}}"#);
-    created(session, &rest).await
+    let params = format!(r#""name":"countdown","arguments":{arguments},"task":{{}}"#);
+    created(session, &tools_call("countdown", params, true)).await
 }
 
 /// A task from its creation until its result is here; its id.
 pub async fn create_and_wait(session: &mut Session) -> Result<String> {
     let id = create(session).await?;
-    hello(&session.call(&of_task("result", &id)).await?)?;
+    if session.modern {
+        let params = format!(r#""notifications":{{"taskIds":["{id}"]}}"#);
+        let listen = Ask { method: "subscriptions/listen", name: id.clone(), params, tasks: true };
+        let Ended { result } = session.last_news(&listen).await?;
+        hello(&result)?;
+    } else {
+        hello(&session.call(&of_task("tasks/result", &id)).await?)?;
+    }
     Ok(id)
 }
 
 /// A task's state, which must be `status`.
 pub async fn get(session: &mut Session, id: &str, status: &str) -> Result<Task> {
-    of_status(session.call(&of_task("get", id)).await?, id, status)
+    of_status(session.call(&of_task("tasks/get", id)).await?, id, status)
 }
 
-/// Cancels a task.
+/// Cancels a task, in 2025-11-25.
 pub async fn cancel(session: &mut Session, id: &str) -> Result<Task> {
-    of_status(session.call(&of_task("cancel", id)).await?, id, "cancelled")
+    of_status(session.call(&of_task("tasks/cancel", id)).await?, id, "cancelled")
 }
 
-/// The part of a `tasks/…` request after its id.
-pub fn of_task(verb: &str, id: &str) -> String {
-    format!(r#""method":"tasks/{verb}","params":{{"taskId":"{id}"}}}}"#)
+/// A request of a task.
+pub fn of_task(method: &'static str, id: &str) -> Ask {
+    Ask { method, name: id.to_owned(), params: format!(r#""taskId":"{id}""#), tasks: true }
 }
 
 /// Whether a countdown came to its end.
@@ -93,8 +110,8 @@ impl From<Content> for CountedDown {
     }
 }
 
-async fn created(session: &mut Session, rest: &str) -> Result<String> {
-    let Created { task } = session.call(rest).await?;
+async fn created(session: &mut Session, ask: &Ask) -> Result<String> {
+    let (Created::InTask { task } | Created::Flat(task)) = session.call(ask).await?;
     ensure!(task.status == "working", "a new task is {}", task.status);
     Ok(task.task_id)
 }

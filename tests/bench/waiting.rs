@@ -72,7 +72,7 @@ pub async fn run(roles: &mut Roles, clock: &PgPool, waiters: usize) -> Result<Wa
     let opened: Vec<_> = iter(&ids)
         .map(|(nth, id)| async move {
             let mut session = Session::open(address, KEY).await?;
-            let (request, response) = session.ask(&tasks::of_task("result", id)).await?;
+            let (request, response) = session.ask(&tasks::of_task("tasks/result", id)).await?;
             anyhow::Ok((*nth, session, request, response))
         })
         .buffer_unordered(OPENING_MAX)
@@ -150,6 +150,11 @@ pub async fn idle_connection_bytes(axum: &Process, address: SocketAddr, connecti
 /// So many sessions on connections of their own.
 pub async fn open_sessions(address: SocketAddr, count: usize) -> Result<Vec<Session>> {
     iter(0..count).map(|_| Session::open(address, KEY)).buffer_unordered(OPENING_MAX).try_collect().await
+}
+
+/// So many callers of 2026-07-28 on connections of their own.
+pub async fn connect_modern(address: SocketAddr, count: usize) -> Result<Vec<Session>> {
+    iter(0..count).map(|_| Session::modern(address, KEY)).buffer_unordered(OPENING_MAX).try_collect().await
 }
 
 fn resident(roles: &Roles) -> Result<u64> {

@@ -7,18 +7,19 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Which of our crates each may name; see docs/ARCHITECTURE.md.
-const GRAPH: [(&str, &[&str]); 11] = [
+const GRAPH: [(&str, &[&str]); 12] = [
     ("core", &[]),
-    ("mcp", &["core"]),
+    ("seal", &[]),
+    ("mcp", &["seal", "core"]),
     ("rpc", &["core"]),
     ("bus", &["core"]),
     ("policy", &["rpc", "bus", "core"]),
-    ("taskstore", &["rpc", "bus", "core"]),
+    ("taskstore", &["rpc", "bus", "seal", "core"]),
     ("worker", &["rpc", "core"]),
-    ("gateway", &["mcp", "rpc", "bus", "policy", "core"]),
+    ("gateway", &["mcp", "rpc", "bus", "policy", "seal", "core"]),
     ("runner", &["worker", "mcp", "policy", "core"]),
-    ("cli", &["gateway", "runner", "taskstore", "worker", "policy", "mcp", "rpc", "bus", "core"]),
-    ("tests", &["cli", "gateway", "runner", "taskstore", "worker", "policy", "mcp", "rpc", "bus", "core"]),
+    ("cli", &["gateway", "runner", "taskstore", "worker", "policy", "mcp", "rpc", "bus", "seal", "core"]),
+    ("tests", &["cli", "gateway", "runner", "taskstore", "worker", "policy", "mcp", "rpc", "bus", "seal", "core"]),
 ];
 
 /// Libraries with one home: who may name them, beside the tests.

@@ -37,7 +37,7 @@ async fn a_sessions_tasks_are_told_on_its_stream_and_on_no_other(wiring: Wiring)
             }
             "notifications/tasks/status" => {
                 assert_eq!(params["taskId"], id.as_str());
-                longhaul_tests::schema::check("TaskStatusNotification", &message);
+                longhaul_tests::schema::Schema::V2025.check("TaskStatusNotification", &message);
                 last = message;
             }
             other => panic!("{other}"),

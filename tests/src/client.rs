@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use serde_json::{Value, json};
 
-use crate::schema;
+use crate::schema::{self, Schema};
 
 /// What a conformant client accepts.
 pub const BOTH: &str = "application/json, text/event-stream";
@@ -34,6 +34,11 @@ pub fn http() -> reqwest::Client {
 impl Client {
     /// Initializes a session at `url`, with `token` as bearer credential.
     pub async fn connect(url: &str, token: Option<&str>) -> Self {
+        Self::declaring(url, token, json!({})).await
+    }
+
+    /// Initializes a session of a client that declares these capabilities.
+    pub async fn declaring(url: &str, token: Option<&str>, capabilities: Value) -> Self {
         let mut client = Self {
             http: http(),
             url: url.to_owned(),
@@ -42,12 +47,12 @@ impl Client {
             next_id: AtomicI64::new(1),
         };
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}});
+            "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": "test", "version": "1"}}});
         let response = client.post(&hello, BOTH).await;
         assert_eq!(response.status(), 200);
         client.session = response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
         let body = message(response).await;
-        schema::check("InitializeResult", &body["result"]);
+        Schema::V2025.check("InitializeResult", &body["result"]);
         let done = client.post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}), BOTH).await;
         assert_eq!(done.status(), 202);
         client
@@ -119,6 +124,11 @@ impl Client {
         assert_eq!(response.text().await.unwrap(), "");
     }
 
+    /// Answers a request of the server; gives the HTTP status.
+    pub async fn answer(&self, id: &Value, result: Value) -> u16 {
+        self.post(&json!({"jsonrpc": "2.0", "id": id, "result": result}), BOTH).await.status().as_u16()
+    }
+
     /// A request object with a fresh id.
     pub fn frame(&self, method: &str, params: &Value) -> Value {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -131,10 +141,10 @@ impl Client {
         let answer = message(self.post(&frame, BOTH).await).await;
         assert_eq!(answer["id"], frame["id"], "{answer}");
         if let Some(result) = answer.get("result") {
-            schema::check("JSONRPCResultResponse", &answer);
+            Schema::V2025.check("JSONRPCResultResponse", &answer);
             schema::check_result(method, !params["task"].is_null(), result);
         } else {
-            schema::check("JSONRPCErrorResponse", &answer);
+            Schema::V2025.check("JSONRPCErrorResponse", &answer);
         }
         answer
     }
@@ -234,6 +244,7 @@ pub async fn message(response: reqwest::Response) -> Value {
 /// An event stream being read.
 pub struct Events {
     body: futures::stream::BoxStream<'static, reqwest::Result<bytes::Bytes>>,
+    schema: Schema,
     unread: String,
     /// The id of the last event read.
     pub last_id: Option<String>,
@@ -246,13 +257,23 @@ pub struct Events {
 }
 
 impl Events {
-    /// Reads a response's body.
+    /// Reads the body of a 2025-11-25 response.
     pub fn new(response: reqwest::Response) -> Self {
+        Self::read(response, Schema::V2025)
+    }
+
+    /// Reads the body of a 2026-07-28 response, whose events have no ids.
+    pub fn modern(response: reqwest::Response) -> Self {
+        Self::read(response, Schema::V2026)
+    }
+
+    fn read(response: reqwest::Response, schema: Schema) -> Self {
         assert_eq!(response.status(), 200);
         let kind = response.headers()[CONTENT_TYPE].to_str().unwrap().to_owned();
         assert!(kind.starts_with("text/event-stream"), "{kind}");
         Self {
             body: response.bytes_stream().boxed(),
+            schema,
             unread: String::new(),
             last_id: None,
             retry: None,
@@ -273,7 +294,10 @@ impl Events {
                     let value = value.strip_prefix(' ').unwrap_or(value);
                     match field {
                         "" => self.comments += 1,
-                        "id" => self.last_id = Some(value.to_owned()),
+                        "id" => {
+                            assert_eq!(self.schema, Schema::V2025, "2026-07-28 has no event ids");
+                            self.last_id = Some(value.to_owned());
+                        }
                         "retry" => self.retry = Some(value.parse().unwrap()),
                         "data" => match &mut data {
                             Some(data) => *data = format!("{data}\n{value}"),
@@ -304,7 +328,10 @@ impl Events {
             let data = self.next_data().await?;
             if !data.is_empty() {
                 let message: Value = serde_json::from_str(&data).unwrap();
-                schema::check("JSONRPCMessage", &message);
+                match self.schema {
+                    Schema::V2025 => Schema::V2025.check("JSONRPCMessage", &message),
+                    Schema::V2026 | Schema::Tasks => schema::check_modern_message(&message),
+                }
                 return Some(message);
             }
         }

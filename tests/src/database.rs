@@ -54,11 +54,17 @@ impl Database {
                 (SELECT 1 FROM counters c WHERE c.tenant = t.tenant AND c.owner = t.owner)
             UNION ALL SELECT 'audit', t.id || ' ' || t.phase, t.version, 0 FROM tasks t WHERE
                 (SELECT count(*) FROM audit a WHERE a.task_id = t.id AND a.event = 'mcp.task.created') <> 1
-                OR (SELECT count(*) FROM audit a WHERE a.task_id = t.id AND a.event <> 'mcp.task.created')
+                OR (SELECT count(*) FROM audit a WHERE a.task_id = t.id
+                    AND a.event NOT IN ('mcp.task.created', 'mcp.task.input_required', 'mcp.task.input_answered'))
                     <> CASE WHEN t.phase = 'ended' THEN 1 ELSE 0 END
-                OR EXISTS (SELECT 1 FROM audit a WHERE a.task_id = t.id
+                OR EXISTS (SELECT 1 FROM audit a WHERE a.task_id = t.id AND a.event NOT LIKE 'mcp.task.input%'
                     AND a.version <> CASE WHEN a.event = 'mcp.task.created' THEN 1 ELSE t.version END)
-            UNION ALL SELECT 'ended twice', a.task_id, count(*), 0 FROM audit a GROUP BY a.task_id HAVING count(*) > 2";
+                OR EXISTS (SELECT 1 FROM audit a WHERE a.task_id = t.id AND a.event LIKE 'mcp.task.input%'
+                    AND (a.version < 2 OR a.version > t.version))
+            UNION ALL SELECT 'ended twice', a.task_id, count(*), 0 FROM audit a
+                WHERE a.event NOT LIKE 'mcp.task.input%' GROUP BY a.task_id HAVING count(*) > 2
+            UNION ALL SELECT 'answer without a task', a.task_id, a.nth, 0 FROM answers a WHERE NOT EXISTS
+                (SELECT 1 FROM tasks t WHERE t.id = a.task_id AND t.phase <> 'ended')";
         // In Postgres what has ended is counted apart until the next create.
         const POSTGRES: &str = "WITH counted AS (SELECT c.tenant, c.owner,
             (c.open + coalesce(sum(e.open), 0))::bigint AS open, (c.stored + coalesce(sum(e.stored), 0))::bigint AS stored
@@ -70,6 +76,49 @@ impl Database {
             Self::Sqlite(connection) => sqlx::query_as(sql(SQLITE)).fetch_all(connection).await.unwrap(),
         };
         assert!(wrong.is_empty(), "{wrong:?}");
+    }
+
+    /// Whether `needle` stands anywhere in it, in any column of any table.
+    pub async fn contains(&mut self, needle: &str) -> bool {
+        let hex: String = needle.bytes().map(|byte| format!("{byte:02x}")).collect();
+        match self {
+            Self::Postgres(connection) => {
+                let tables: Vec<String> =
+                    sqlx::query_scalar("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+                        .fetch_all(&mut *connection)
+                        .await
+                        .unwrap();
+                assert!(tables.len() > 3, "{tables:?}");
+                for table in tables {
+                    // A row as text has its bytes in hex.
+                    let sql = format!(r#"SELECT count(*) FROM "{table}" t WHERE t::text LIKE $1 OR t::text LIKE $2"#);
+                    let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql));
+                    let query = query.bind(format!("%{needle}%")).bind(format!("%{hex}%"));
+                    if query.fetch_one(&mut *connection).await.unwrap() > 0 {
+                        return true;
+                    }
+                }
+            }
+            Self::Sqlite(connection) => {
+                let columns: Vec<(String, String)> = sqlx::query_as(
+                    "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'",
+                )
+                .fetch_all(&mut *connection)
+                .await
+                .unwrap();
+                assert!(columns.len() > 10, "{columns:?}");
+                for (table, column) in columns {
+                    let sql = format!(
+                        r#"SELECT count(*) FROM "{table}" WHERE instr(CAST("{column}" AS BLOB), CAST(?1 AS BLOB)) > 0"#
+                    );
+                    let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql)).bind(needle);
+                    if query.fetch_one(&mut *connection).await.unwrap() > 0 {
+                        return true;
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// The audit log, in the order of writing.

@@ -9,11 +9,11 @@ use std::time::Duration;
 use longhaul_bus::{Bus, DeafBus, LocalBus, RedisBus};
 use longhaul_cli::compose::{Running, Site, authenticator};
 use longhaul_cli::config::{Config, CredentialConfig};
-use longhaul_core::TaskSupport;
+use longhaul_core::{LogLevel, TaskSupport};
 use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{Links, ServiceToken};
 use longhaul_taskstore::TaskStore;
-use longhaul_worker::{Answer, Context, Failure, Listening, Tool};
+use longhaul_worker::{Answer, Ask, Context, Failure, Listening, NoArguments, Response, Tool};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -136,6 +136,13 @@ impl Gate {
     }
 }
 
+/// A form or a URL.
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Odd {
+    form: Option<Value>,
+    url: Option<String>,
+}
+
 /// What every worker of a world offers beside the demo tools.
 fn tools(gate: &Gate) -> Vec<Tool> {
     let raw = |name: &str, answer: fn(Value) -> String| {
@@ -148,8 +155,61 @@ fn tools(gate: &Gate) -> Vec<Tool> {
         let arguments = std::str::from_utf8(&arguments)?;
         Answer::raw(format!(r#"{{"content":[],"structuredContent":{arguments}}}"#))
     };
+    let described = |tool: Tool| tool.description("For tests.");
+    let many = async |context: Context, _: NoArguments| {
+        let text = json!({"type": "object", "properties": {"text": {"type": "string", "minLength": 1}}, "required": ["text"]});
+        let asks = ["name", "colour"].map(|key| Ask::form(format!("Your {key}?"), text.clone()).key(key));
+        let mut told = Vec::new();
+        for response in context.request_inputs(asks).await? {
+            told.push(match response {
+                Response::Accept(content) => content.parse::<Value>()?["text"].as_str().unwrap_or_default().to_owned(),
+                Response::Decline => "(declined)".to_owned(),
+                Response::Cancel => "(cancelled)".to_owned(),
+                Response::Result(_) => "(a result)".to_owned(),
+            });
+        }
+        Ok(Answer::text(told.join(" ")))
+    };
+    let odd = async |context: Context, Odd { form, url }: Odd| {
+        let ask = match (form, url) {
+            (Some(form), _) => Ask::form("Please", form),
+            (None, url) => Ask::url("Please open this", url.unwrap_or_default()),
+        };
+        let response = context.request_input(ask).await?;
+        Ok(Answer::text(if response == Response::Decline { "declined" } else { "answered" }))
+    };
+    let grow = {
+        let gate = gate.clone();
+        move |context: Context, _: NoArguments| {
+            let gate = gate.clone();
+            async move {
+                let name = json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+                let name = context.request_input(Ask::form("Who are you?", name).key("name")).await?;
+                let Some(name) = name.accepted() else { return Err(Failure::tool("declined")) };
+                let name = name.parse::<Value>()?["name"].as_str().unwrap_or_default().to_owned();
+                let task = context.become_task().await?;
+                let id = task.map(|task| task.id.to_string()).unwrap_or_default();
+                gate.started.send(id).unwrap();
+                let _ = gate.open.subscribe().wait_for(|open| *open).await;
+                Ok(Answer::text(format!("welcome, {name}")))
+            }
+        }
+    };
+    let log = async |context: Context, _: NoArguments| {
+        for (level, words) in [(LogLevel::Debug, "aside"), (LogLevel::Info, "news"), (LogLevel::Error, "trouble")] {
+            context.log(level, Some("test"), words).await?;
+        }
+        Ok(Answer::text("logged"))
+    };
     vec![
         gate.tool("hold"),
+        // Asks two questions at once.
+        described(Tool::new("ask-many", many)),
+        // Asks what it is told to.
+        described(Tool::new("ask-odd", odd)),
+        // Asks, and then goes on as a task if it may.
+        described(Tool::new("grow", grow)).decides(),
+        described(Tool::new("log", log)),
         // Answers with its arguments as they came, once.
         Tool::raw(&br#"{"description": "A mirror.", "inputSchema": {"type": "object"}}"#[..], mirror).name("mirror"),
         // Answers with so many bytes of text.
@@ -239,7 +299,7 @@ impl World {
     pub async fn start_store(&self, name: &str) {
         let drain = CancellationToken::new();
         let listener = self.links.listen(name);
-        let (store, running) = self.site().taskstore(&self.database, listener, drain.clone()).await.unwrap();
+        let (store, running) = self.site().taskstore(&self.database, keyring(), listener, drain.clone()).await.unwrap();
         self.stores.lock().unwrap().push(store);
         self.run(name, drain, running);
     }
@@ -283,8 +343,7 @@ impl World {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
         let auth = authenticator(&self.config.gateway.credentials).unwrap();
-        let keyring = Keyring::new(&[7; 32], &[]);
-        let (status, running) = self.site().gateway(auth, keyring, listener, drain.clone()).unwrap();
+        let (status, running) = self.site().gateway(auth, keyring(), listener, drain.clone()).unwrap();
         self.run(name, drain, running);
         tokio::time::timeout(PATIENCE, status.offering()).await.unwrap();
         url
@@ -352,6 +411,11 @@ impl World {
         }
         self.database().await.check().await;
     }
+}
+
+/// The keys of every role that has some.
+fn keyring() -> Keyring {
+    Keyring::new(&[7; 32], &[])
 }
 
 /// The callers' credentials, as the config has them.

@@ -23,8 +23,13 @@ pub enum Hint {
 pub enum Control {
     /// The workers or their tools.
     Tools,
-    /// The set of ended sessions.
+    /// What is known of sessions: which have ended, and what they want to hear of logs.
     Sessions,
+    /// A session subscribes to other resources than before.
+    Subscriptions {
+        /// The session's tag.
+        session: String,
+    },
     /// A session has a new notification stream: older ones on other replicas close.
     StreamOpened {
         /// The session's tag.

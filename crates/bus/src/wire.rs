@@ -7,6 +7,7 @@
 //! 1 ORIGIN task ID VERSION
 //! 1 ORIGIN tools
 //! 1 ORIGIN sessions
+//! 1 ORIGIN subscriptions SESSION
 //! 1 ORIGIN stream-opened SESSION STREAM
 //! 1 ORIGIN session-task SESSION ID
 //! 1 ORIGIN request-cancelled REQUEST
@@ -31,6 +32,9 @@ pub(crate) fn write(origin: &str, hint: &Hint) -> Option<String> {
         Hint::Task { id, version } => format!("{FORMAT} {origin} task {id} {version}"),
         Hint::Control(Control::Tools) => format!("{FORMAT} {origin} tools"),
         Hint::Control(Control::Sessions) => format!("{FORMAT} {origin} sessions"),
+        Hint::Control(Control::Subscriptions { session }) => {
+            format!("{FORMAT} {origin} subscriptions {}", tag(session)?)
+        }
         Hint::Control(Control::StreamOpened { session, stream }) => {
             format!("{FORMAT} {origin} stream-opened {} {}", tag(session)?, tag(stream)?)
         }
@@ -58,6 +62,7 @@ pub(crate) fn read(line: &[u8]) -> Option<(&str, Hint)> {
         "task" => Hint::Task { id: fields.next()?.parse().ok()?, version: fields.next()?.parse().ok()? },
         "tools" => Hint::Control(Control::Tools),
         "sessions" => Hint::Control(Control::Sessions),
+        "subscriptions" => Hint::Control(Control::Subscriptions { session: owned(fields.next()?)? }),
         "stream-opened" => {
             Hint::Control(Control::StreamOpened { session: owned(fields.next()?)?, stream: owned(fields.next()?)? })
         }
@@ -100,6 +105,7 @@ mod tests {
             Hint::Task { id, version: u64::MAX },
             Hint::Control(Control::Tools),
             Hint::Control(Control::Sessions),
+            Hint::Control(Control::Subscriptions { session: session.clone() }),
             Hint::Control(Control::StreamOpened { session: session.clone(), stream }),
             Hint::Control(Control::SessionTask { session, id }),
             Hint::Control(Control::RequestCancelled { request: "Zm9v-_".to_owned() }),

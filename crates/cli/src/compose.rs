@@ -81,10 +81,12 @@ impl Site {
         Duration::from_millis(self.config.task_heartbeat_ms)
     }
 
-    /// A task-store on `database_url` that accepts connections at `listener`.
+    /// A task-store on `database_url` that accepts connections at `listener`, with keys as [`gateway`](Self::gateway) has
+    /// them.
     pub async fn taskstore(
         &self,
         database_url: &SecretString,
+        keys: impl Into<Keys>,
         listener: Listener,
         drain: CancellationToken,
     ) -> anyhow::Result<(TaskStore, Running)> {
@@ -100,7 +102,8 @@ impl Site {
             audit_retention_days: self.config.audit_retention_days,
             ..longhaul_taskstore::Config::default()
         };
-        let store = TaskStore::build(config, self.bus.clone()).await?;
+        let keys = keys.into();
+        let store = TaskStore::build(config, self.bus.clone(), keys.ring()).await?;
         let offered = Arc::new(store.clone());
         let server = Server::new(self.token.clone(), self.target().payload_bytes_max, drain.clone())
             .tasks(offered.clone())
@@ -122,8 +125,11 @@ impl Site {
                 last.cancel();
                 served
             };
-            let (served, ()) = tokio::join!(serve, running.run(last.clone()));
-            Ok(served?)
+            let both = async { tokio::join!(serve, running.run(last.clone())) };
+            tokio::select! {
+                (served, ()) = both => Ok(served?),
+                never = keys.follow(keys::LOOK) => match never {},
+            }
         };
         Ok((store, Box::pin(running)))
     }
@@ -140,7 +146,10 @@ impl Site {
         let gateway = longhaul_gateway::Config {
             allowed_hosts: config.gateway.allowed_hosts.clone(),
             allowed_origins: config.gateway.allowed_origins.clone(),
-            tasks_enabled: config.mcp_tasks_enabled && config.mcp_tasks_legacy_enabled,
+            tasks_legacy: config.mcp_tasks_enabled && config.mcp_tasks_legacy_enabled,
+            tasks_extension: config.mcp_tasks_enabled && config.mcp_tasks_extension_enabled,
+            task_shortcut: Duration::from_millis(config.gateway.task_shortcut_ms),
+            input_timeout: Duration::from_secs(config.mcp_task_input_timeout_s),
             request_bytes_max: config.gateway.max_body_bytes,
             result_bytes_max: config.task_max_result_bytes,
             result_wait: Duration::from_secs(config.mcp_task_result_wait_s),
@@ -206,6 +215,7 @@ impl Site {
             },
             drain_timeout: Duration::from_secs(config.runner.drain_timeout_s),
             max_result_bytes: config.task_max_result_bytes,
+            input_timeout: Duration::from_secs(config.mcp_task_input_timeout_s),
             ..longhaul_worker::Config::new(self.target())
         })
         .with_tools(own.clone());
@@ -216,7 +226,7 @@ impl Site {
         // Upstream servers may be given variables of ours by name.
         let variable = |name: &str| std::env::var_os(name);
         let runner =
-            Runner::build(&upstreams, variable, worker.tools(), own).map_err(|error| Wrong(error.to_string()))?;
+            Runner::build(&upstreams, variable, &worker, own).map_err(|error| Wrong(error.to_string()))?;
         let runner = Arc::new(runner);
         let (attached, upstreams) = (worker.attached(), runner.clone());
         let running = async move {
@@ -285,11 +295,11 @@ fn sha256(hex: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-/// The keys that seal sessions, cursors and event ids.
+/// The keys that seal what clients and the database keep for us.
 pub fn keys(config: &Config) -> Result<Keys, Wrong> {
     let file = config.seal_keys_file.as_ref().ok_or_else(|| {
         Wrong(
-            "seal_keys_file is needed: a file with one line from `openssl rand -base64 32`, the same for every gateway"
+            "seal_keys_file is needed: a file with one line from `openssl rand -base64 32`, the same for every gateway and task-store"
                 .into(),
         )
     })?;
@@ -377,12 +387,12 @@ pub async fn taskstore(parts: Parts) -> anyhow::Result<()> {
     let notice = Duration::from_millis(parts.config.drain_notice_ms);
     parts
         .play(notice, async |config, readiness, drain| {
-            let database = database_url(&config)?;
+            let (database, keys) = (database_url(&config)?, keys(&config)?);
             let deadline = Duration::from_secs(config.drain_deadline_s);
             let site = Site::new(config.clone())?;
             let listener = listen("taskstore.listen", config.taskstore.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "task-store");
-            let (store, running) = site.taskstore(&database, Listener::Tcp(listener), drain.clone()).await?;
+            let (store, running) = site.taskstore(&database, keys, Listener::Tcp(listener), drain.clone()).await?;
             readiness.check("database", move || {
                 let store = store.clone();
                 Box::pin(async move {
@@ -496,7 +506,7 @@ mod tests {
             ..longhaul_runner::Config::default()
         };
         let url = longhaul_worker::Config::connect("http://127.0.0.1:1", "a-token-for-the-tests").unwrap();
-        let runner = Runner::build(&config, |_| None, Worker::new(url).tools(), Vec::new()).unwrap();
+        let runner = Runner::build(&config, |_| None, &Worker::new(url), Vec::<Tool>::new()).unwrap();
         assert_eq!(missing(&runner), ["upstream files: is being started"]);
     }
 }

@@ -29,8 +29,12 @@ pub struct Config {
     pub mcp_tasks_enabled: bool,
     /// Whether tasks are offered to MCP 2025-11-25 clients.
     pub mcp_tasks_legacy_enabled: bool,
+    /// Whether tasks are offered to MCP 2026-07-28 clients (the extension `io.modelcontextprotocol/tasks`).
+    pub mcp_tasks_extension_enabled: bool,
     /// How long a `tasks/result` without a stream waits, in seconds.
     pub mcp_task_result_wait_s: u64,
+    /// How long an answer to a question is waited for, in seconds; then it counts as declined.
+    pub mcp_task_input_timeout_s: u64,
     /// How long a task is kept when its client does not say, in milliseconds; 0 is for ever, if the cap is 0 too.
     pub mcp_task_default_ttl_ms: u64,
     /// The least that a task is kept, in milliseconds: clients' libraries ask for a minute by default.
@@ -49,7 +53,7 @@ pub struct Config {
     pub task_heartbeat_ms: u64,
     /// How long audit rows are kept, in days; 0 is for ever.
     pub audit_retention_days: u32,
-    /// Keys that seal session ids, cursors and event ids: one base64 of 32 bytes a line, the present one first.
+    /// Keys of gateways and task-stores that seal session ids, cursors and answers: one base64 of 32 bytes a line, the present one first.
     pub seal_keys_file: Option<PathBuf>,
     /// What the roles show one another; at least 16 characters.
     #[serde(serialize_with = "hidden")]
@@ -109,6 +113,9 @@ pub struct GatewayConfig {
     pub sse_keepalive_s: u64,
     /// Tools on one page of `tools/list`.
     pub tools_page: usize,
+    /// How long a new task of a 2026-07-28 caller is waited for before the caller is given its handle, in milliseconds: one
+    /// that ends in time is answered plainly. 0 is off.
+    pub task_shortcut_ms: u64,
     /// Who may call.
     pub credentials: Vec<CredentialConfig>,
 }
@@ -177,7 +184,9 @@ impl Default for Config {
         Self {
             mcp_tasks_enabled: true,
             mcp_tasks_legacy_enabled: true,
+            mcp_tasks_extension_enabled: true,
             mcp_task_result_wait_s: 30,
+            mcp_task_input_timeout_s: 600,
             mcp_task_default_ttl_ms: ttl.default_ms,
             mcp_task_min_ttl_ms: ttl.min_ms,
             mcp_task_max_ttl_ms: ttl.max_ms,
@@ -215,6 +224,7 @@ impl Default for GatewayConfig {
             max_body_bytes: PAYLOAD_BYTES_MAX,
             sse_keepalive_s: 15,
             tools_page: 100,
+            task_shortcut_ms: 0,
             credentials: Vec::new(),
         }
     }
@@ -336,6 +346,7 @@ impl Config {
             ("task_heartbeat_ms", self.task_heartbeat_ms == 0),
             ("task_max_result_bytes", self.task_max_result_bytes == 0),
             ("mcp_task_poll_interval_ms", self.mcp_task_poll_interval_ms == 0),
+            ("mcp_task_input_timeout_s", self.mcp_task_input_timeout_s == 0),
             ("gateway.max_body_bytes", self.gateway.max_body_bytes == 0),
             ("gateway.sse_keepalive_s", self.gateway.sse_keepalive_s == 0),
             ("gateway.tools_page", self.gateway.tools_page == 0),

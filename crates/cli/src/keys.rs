@@ -1,4 +1,4 @@
-//! The keys that seal sessions, cursors and event ids, and the file that they come from.
+//! The keys that seal what clients and the database keep for us, and the file that they come from.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,14 @@ use crate::config::Wrong;
 /// How often the file is looked at.
 pub(crate) const LOOK: Duration = Duration::from_secs(5);
 
-/// A gateway's keys.
+/// The keys of a gateway or a task-store.
+#[derive(Clone)]
 pub struct Keys {
     ring: Arc<ArcSwap<Keyring>>,
     file: Option<File>,
 }
 
+#[derive(Clone)]
 struct File {
     path: PathBuf,
     /// What the last look found.
@@ -78,7 +80,7 @@ mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
     use longhaul_core::{Caller, Principal, TaskId, TenantId, Timestamp};
-    use longhaul_mcp::seal::TaskCursor;
+    use longhaul_mcp::seal::{Seal as _, TaskCursor};
 
     use super::*;
 

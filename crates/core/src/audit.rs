@@ -7,6 +7,10 @@ use crate::task::Ending;
 pub enum Event {
     /// `mcp.task.created`
     Created,
+    /// `mcp.task.input_required`
+    InputRequired,
+    /// `mcp.task.input_answered`
+    InputAnswered,
     /// `mcp.task.completed`
     Completed,
     /// `mcp.task.failed`
@@ -20,6 +24,8 @@ impl Event {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Created => "mcp.task.created",
+            Self::InputRequired => "mcp.task.input_required",
+            Self::InputAnswered => "mcp.task.input_answered",
             Self::Completed => "mcp.task.completed",
             Self::Failed => "mcp.task.failed",
             Self::Cancelled => "mcp.task.cancelled",

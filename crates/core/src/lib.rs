@@ -10,7 +10,9 @@
 #![warn(missing_docs)]
 
 pub mod audit;
+pub mod client;
 pub mod id;
+pub mod input;
 pub mod limits;
 pub mod new_task;
 pub mod principal;
@@ -21,11 +23,13 @@ pub mod tool;
 pub mod verbs;
 
 pub use audit::Event;
+pub use client::{ClientCapabilities, LogLevel, LogMessage};
 pub use id::{LeaseToken, TaskId, TenantId, WorkerId};
-pub use new_task::{NewTask, TtlLimits, TtlWish};
+pub use input::{Input, InputKey, InputRequest, InputResponse, InputState, Question};
+pub use new_task::{Claimed, NewTask, TtlLimits, TtlWish};
 pub use principal::{Caller, Principal};
 pub use refusal::{LimitScope, Refusal};
 pub use task::{CallError, Ending, Fence, Interruption, Lease, Outcome, Phase, Progress, Task};
 pub use time::{Clock, TestClock, Timestamp};
-pub use tool::{TaskSupport, ToolDef, WorkerInfo};
+pub use tool::{PromptDef, ResourceDef, Target, TaskSupport, TemplateDef, ToolDef, WorkerInfo};
 pub use verbs::Change;

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::id::TaskId;
+use crate::client::ClientCapabilities;
+use crate::id::{LeaseToken, TaskId, WorkerId};
 use crate::principal::Principal;
 
 /// An admitted call that is to become a task. Only the policy chain makes one for a client's call.
@@ -24,6 +25,19 @@ pub struct NewTask {
     pub session: Option<String>,
     /// The trace it belongs to (W3C `traceparent`).
     pub traceparent: Option<String>,
+    /// What its creator can be asked, as it said in the creating call or its session.
+    pub client: ClientCapabilities,
+    /// Set for a call that has begun already and goes on as a task: it is created running.
+    pub claimed: Option<Claimed>,
+}
+
+/// In whose hands a task is created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimed {
+    /// The worker that runs it.
+    pub worker: WorkerId,
+    /// Random; together with attempt 1, its fence.
+    pub token: LeaseToken,
 }
 
 /// How long a client wants its task kept.

@@ -17,6 +17,18 @@ pub enum Refusal {
     /// The worker no longer holds the task.
     #[error("the task is no longer held by this worker")]
     Fenced,
+    /// A key names one question for the life of its task.
+    #[error("the key {0:?} has been used for another question")]
+    KeyUsed(String),
+    /// More questions than a task may ask.
+    #[error("a task asks at most {} questions", crate::input::QUESTIONS_MAX)]
+    TooManyQuestions,
+    /// The question may not be shown, or its caller cannot be asked it.
+    #[error("the question cannot be asked")]
+    Unaskable,
+    /// None of the answered questions is open: late, repeated and unknown answers change nothing.
+    #[error("none of these questions waits for an answer")]
+    NotAsked,
     /// Too many open tasks.
     #[error("too many open tasks ({limit} at most)")]
     TaskLimit {
@@ -44,6 +56,10 @@ impl Refusal {
             Self::Expired => "expired",
             Self::AlreadyEnded(_) => "already_ended",
             Self::Fenced => "fenced",
+            Self::KeyUsed(_) => "key_used",
+            Self::TooManyQuestions => "too_many_questions",
+            Self::Unaskable => "unaskable",
+            Self::NotAsked => "not_asked",
             Self::TaskLimit { scope: LimitScope::Caller, .. } => "task_limit_caller",
             Self::TaskLimit { scope: LimitScope::Tenant, .. } => "task_limit_tenant",
         }

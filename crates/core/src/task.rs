@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::client::ClientCapabilities;
 use crate::id::{LeaseToken, TaskId, WorkerId};
+use crate::input::{Input, InputRequest, InputState, Question};
 use crate::principal::Principal;
 use crate::time::Timestamp;
 
@@ -37,6 +39,10 @@ pub struct Task {
     pub updated_at: Timestamp,
     /// How long it is kept from its creation, in milliseconds; `None` is for ever.
     pub ttl_ms: Option<u64>,
+    /// What its creator can be asked.
+    pub client: ClientCapabilities,
+    /// All questions it ever asked, in order: at most [`QUESTIONS_MAX`](crate::input::QUESTIONS_MAX).
+    pub inputs: Vec<Input>,
 }
 
 impl Task {
@@ -51,6 +57,42 @@ impl Task {
             Phase::Ended(ending) => Some(ending),
             Phase::Queued | Phase::Running(_) => None,
         }
+    }
+
+    /// The questions that wait for an answer: their number from 1, key and content.
+    pub fn open_inputs(&self) -> impl Iterator<Item = (u32, &str, &Question)> {
+        (1..).zip(&self.inputs).filter_map(|(nth, input)| match &input.state {
+            InputState::Open { question, .. } => Some((nth, input.key.as_str(), question)),
+            InputState::Closed => None,
+        })
+    }
+
+    /// Whether it waits for its owner.
+    pub fn is_asking(&self) -> bool {
+        self.open_inputs().next().is_some()
+    }
+
+    /// When the next open question counts as declined.
+    pub fn input_until(&self) -> Option<Timestamp> {
+        let until = |input: &Input| match input.state {
+            InputState::Open { until, .. } => Some(until),
+            InputState::Closed => None,
+        };
+        self.inputs.iter().filter_map(until).min()
+    }
+
+    /// Whether it has asked all of this already, so that the same request again changes nothing. A closed question is
+    /// known by its key alone.
+    pub fn has_asked(&self, requests: &[InputRequest]) -> bool {
+        requests.iter().all(|request| {
+            self.inputs.iter().any(|input| {
+                input.key == request.key
+                    && match &input.state {
+                        InputState::Open { question, .. } => *question == request.question,
+                        InputState::Closed => true,
+                    }
+            })
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! A verb says nothing of time: the store stamps `updated_at` with its own clock as it commits.
 
 use crate::audit::Event;
+use crate::input::{self, Input, InputKey, InputRequest, InputResponse, InputState, QUESTIONS_MAX, Question};
 use crate::limits::{STATUS_MESSAGE_BYTES_MAX, cut};
 use crate::refusal::Refusal;
 use crate::task::{Fence, Interruption, Lease, Outcome, Phase, Progress, Task};
@@ -17,6 +18,8 @@ pub struct Change {
     pub event: Option<Event>,
     /// What to store as outcome, when the task ends.
     pub outcome: Option<Outcome>,
+    /// Answers for its worker to collect: the number of the question, from 1.
+    pub responses: Vec<(u32, InputResponse)>,
 }
 
 impl Task {
@@ -51,6 +54,72 @@ impl Task {
             self.progress = Some(progress);
         }
         Ok(self.next(None))
+    }
+
+    /// Its worker asks its owner. The same questions again change nothing ([`has_asked`](Self::has_asked)), which is for
+    /// the store to see first.
+    pub fn request_input(
+        mut self,
+        fence: &Fence,
+        requests: Vec<InputRequest>,
+        until: Timestamp,
+    ) -> Result<Change, Refusal> {
+        self.held_under(fence)?;
+        for InputRequest { key, question } in requests {
+            // Inside a task a client's model and roots are out of reach (docs/PROTOCOL.md).
+            let is_for_people = matches!(question, Question::Form { .. } | Question::Url { .. });
+            if !is_for_people
+                || !self.client.can_answer(&question)
+                || !input::is_key(&key)
+                || input::vet(&question).is_err()
+            {
+                return Err(Refusal::Unaskable);
+            }
+            match self.inputs.iter().find(|input| input.key == key) {
+                Some(Input { state: InputState::Open { question: former, .. }, .. }) if *former == question => continue,
+                Some(_) => return Err(Refusal::KeyUsed(key)),
+                None if self.inputs.len() == QUESTIONS_MAX => return Err(Refusal::TooManyQuestions),
+                None => self.inputs.push(Input { key, state: InputState::Open { question, until } }),
+            }
+        }
+        Ok(self.next(Some(Event::InputRequired)))
+    }
+
+    /// Its owner answers. What does not fit its question counts as a decline; what is not open is left out.
+    pub fn respond(mut self, responses: Vec<(InputKey, InputResponse)>) -> Result<Change, Refusal> {
+        self.open()?;
+        let mut taken = Vec::new();
+        for (key, response) in responses {
+            let at = match key {
+                InputKey::Named(key) => self.inputs.iter().position(|input| input.key == key),
+                InputKey::Nth(nth) => (nth as usize).checked_sub(1),
+            };
+            let Some((at, input)) = at.and_then(|at| Some((at, self.inputs.get_mut(at)?))) else { continue };
+            if let InputState::Open { question, .. } = std::mem::replace(&mut input.state, InputState::Closed) {
+                taken.push((at as u32 + 1, input::fit(&question, response)));
+            }
+        }
+        self.answered(taken)
+    }
+
+    /// Its owner did not answer in time.
+    pub fn lapse(mut self, now: Timestamp) -> Result<Change, Refusal> {
+        self.open()?;
+        let mut taken = Vec::new();
+        for (nth, input) in (1..).zip(&mut self.inputs) {
+            if matches!(input.state, InputState::Open { until, .. } if until <= now) {
+                input.state = InputState::Closed;
+                taken.push((nth, InputResponse::Decline));
+            }
+        }
+        self.answered(taken)
+    }
+
+    fn answered(self, responses: Vec<(u32, InputResponse)>) -> Result<Change, Refusal> {
+        if responses.is_empty() {
+            return Err(Refusal::NotAsked);
+        }
+        Ok(Change { responses, ..self.next(Some(Event::InputAnswered)) })
     }
 
     /// Its worker is done.
@@ -90,7 +159,8 @@ impl Task {
         }
     }
 
-    fn held_under(&self, fence: &Fence) -> Result<(), Refusal> {
+    /// Whether a worker still holds it.
+    pub fn held_under(&self, fence: &Fence) -> Result<(), Refusal> {
         match &self.phase {
             Phase::Running(lease) if lease.token == fence.token && self.attempt == fence.attempt => Ok(()),
             Phase::Running(_) | Phase::Queued => Err(Refusal::Fenced),
@@ -112,12 +182,14 @@ impl Task {
             Outcome::Result { .. } => {}
         }
         self.phase = Phase::Ended(ending);
+        // Nobody waits for these any more.
+        self.inputs.iter_mut().for_each(|input| input.state = InputState::Closed);
         Change { outcome: Some(outcome), ..self.next(Some(Event::of(ending))) }
     }
 
     fn next(mut self, event: Option<Event>) -> Change {
         self.version += 1;
-        Change { task: self, event, outcome: None }
+        Change { task: self, event, outcome: None, responses: Vec::new() }
     }
 }
 
@@ -126,11 +198,13 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::client::ClientCapabilities;
     use crate::id::{LeaseToken, TaskId, TenantId, WorkerId};
     use crate::principal::{Caller, Principal};
     use crate::task::{CallError, Ending};
 
     const NOW: Timestamp = Timestamp::from_micros(1_000_000);
+    const EARLIER: Timestamp = Timestamp::from_micros(0);
 
     fn lease(token: &str) -> Lease {
         Lease {
@@ -159,11 +233,51 @@ mod tests {
             created_at: Timestamp::from_micros(0),
             updated_at: Timestamp::from_micros(0),
             ttl_ms: Some(1000),
+            client: ClientCapabilities { elicitation_form: true, elicitation_url: true, sampling: true, roots: true },
+            inputs: Vec::new(),
         }
+    }
+
+    fn running() -> Task {
+        task(Phase::Running(lease("x")))
+    }
+
+    fn form(key: &str, message: &str) -> InputRequest {
+        let schema = Bytes::from_static(br#"{"type":"object","properties":{"colour":{"type":"string"}}}"#);
+        InputRequest { key: key.into(), question: Question::Form { message: message.into(), schema } }
+    }
+
+    fn ask(task: Task, requests: Vec<InputRequest>) -> Result<Task, Refusal> {
+        Ok(task.request_input(&fence(1, "x"), requests, NOW)?.task)
+    }
+
+    fn asking(keys: &[&str]) -> Task {
+        ask(running(), keys.iter().map(|key| form(key, "Which?")).collect()).unwrap()
+    }
+
+    fn open_keys(task: &Task) -> Vec<&str> {
+        task.open_inputs().map(|(_, key, _)| key).collect()
+    }
+
+    fn named(key: &str) -> InputKey {
+        InputKey::Named(key.into())
+    }
+
+    fn blue() -> InputResponse {
+        InputResponse::Accept(Some(Bytes::from_static(br#"{"colour":"blue"}"#)))
     }
 
     fn done() -> Outcome {
         Outcome::Result { is_error: false, body: Bytes::from_static(b"{}") }
+    }
+
+    fn stands(task: &Task) -> &'static str {
+        match task.phase {
+            Phase::Queued => "queued",
+            Phase::Running(_) if task.is_asking() => "asking",
+            Phase::Running(_) => "running",
+            Phase::Ended(_) => "ended",
+        }
     }
 
     /// Every verb from every phase: where it leads, or why not.
@@ -171,57 +285,187 @@ mod tests {
     fn nothing_is_possible_by_accident() {
         let ended = Ending::Result { is_error: true };
         let over = || Err(Refusal::AlreadyEnded(ended));
-        let phases = [Phase::Queued, Phase::Running(lease("x")), Phase::Ended(ended)];
+        let fenced = || Err(Refusal::Fenced);
+        let unasked = || Err(Refusal::NotAsked);
+        let tasks = [task(Phase::Queued), running(), asking(&["k"]), task(Phase::Ended(ended))];
         type Verb = fn(Task) -> Result<Change, Refusal>;
-        type Answers = [Result<&'static str, Refusal>; 3];
-        let table: [(&str, Verb, Answers); 9] = [
-            ("claim", |t| t.claim(lease("y")), [Ok("running"), Err(Refusal::Fenced), over()]),
+        type Answers = [Result<&'static str, Refusal>; 4];
+        let table: [(&str, Verb, Option<Event>, Answers); 15] = [
+            ("claim", |t| t.claim(lease("y")), None, [Ok("running"), fenced(), fenced(), over()]),
             (
                 "report",
                 |t| t.report(&fence(1, "x"), Some("hm".into()), None),
-                [Err(Refusal::Fenced), Ok("running"), over()],
+                None,
+                [fenced(), Ok("running"), Ok("asking"), over()],
             ),
-            ("complete", |t| t.complete(&fence(1, "x"), done()), [Err(Refusal::Fenced), Ok("ended"), over()]),
+            (
+                "request_input",
+                |t| t.request_input(&fence(1, "x"), vec![form("new", "?")], NOW),
+                Some(Event::InputRequired),
+                [fenced(), Ok("asking"), Ok("asking"), over()],
+            ),
+            (
+                "request_input of another attempt",
+                |t| t.request_input(&fence(2, "x"), vec![form("new", "?")], NOW),
+                None,
+                [fenced(), fenced(), fenced(), over()],
+            ),
+            (
+                "request_input under another token",
+                |t| t.request_input(&fence(1, "z"), vec![form("new", "?")], NOW),
+                None,
+                [fenced(), fenced(), fenced(), over()],
+            ),
+            (
+                "respond",
+                |t| t.respond(vec![(named("k"), blue())]),
+                Some(Event::InputAnswered),
+                [unasked(), unasked(), Ok("running"), over()],
+            ),
+            (
+                "respond to nothing",
+                |t| t.respond(vec![(named("new"), blue())]),
+                None,
+                [unasked(), unasked(), unasked(), over()],
+            ),
+            ("lapse", |t| t.lapse(NOW), Some(Event::InputAnswered), [unasked(), unasked(), Ok("running"), over()]),
+            ("lapse too early", |t| t.lapse(EARLIER), None, [unasked(), unasked(), unasked(), over()]),
+            (
+                "complete",
+                |t| t.complete(&fence(1, "x"), done()),
+                Some(Event::Completed),
+                [fenced(), Ok("ended"), Ok("ended"), over()],
+            ),
             (
                 "complete of another attempt",
                 |t| t.complete(&fence(2, "x"), done()),
-                [Err(Refusal::Fenced), Err(Refusal::Fenced), over()],
+                None,
+                [fenced(), fenced(), fenced(), over()],
             ),
             (
                 "complete under another token",
                 |t| t.complete(&fence(1, "z"), done()),
-                [Err(Refusal::Fenced), Err(Refusal::Fenced), over()],
+                None,
+                [fenced(), fenced(), fenced(), over()],
             ),
-            ("cancel", Task::cancel, [Ok("ended"), Ok("ended"), over()]),
-            ("interrupt", |t| t.interrupt(NOW), [Err(Refusal::Fenced), Ok("ended"), over()]),
-            (
-                "interrupt too early",
-                |t| t.interrupt(Timestamp::from_micros(0)),
-                [Err(Refusal::Fenced), Err(Refusal::Fenced), over()],
-            ),
-            ("expire", |t| t.expire(NOW), [Ok("ended"), Ok("ended"), over()]),
+            ("cancel", Task::cancel, Some(Event::Cancelled), [Ok("ended"), Ok("ended"), Ok("ended"), over()]),
+            ("interrupt", |t| t.interrupt(NOW), Some(Event::Failed), [fenced(), Ok("ended"), Ok("ended"), over()]),
+            ("expire", |t| t.expire(NOW), Some(Event::Failed), [Ok("ended"), Ok("ended"), Ok("ended"), over()]),
         ];
-        for (name, verb, answers) in table {
-            for (phase, answer) in phases.iter().zip(answers) {
-                let before = task(phase.clone());
-                let got = verb(before.clone());
-                match (got, answer) {
-                    (Err(refusal), Err(expected)) => assert_eq!(refusal, expected, "{name} from {phase:?}"),
+        for (name, verb, event, answers) in table {
+            for (before, answer) in tasks.iter().zip(answers) {
+                let from = stands(before);
+                match (verb(before.clone()), answer) {
+                    (Err(refusal), Err(expected)) => assert_eq!(refusal, expected, "{name} from {from}"),
                     (Ok(change), Ok(expected)) => {
-                        let after = match change.task.phase {
-                            Phase::Queued => "queued",
-                            Phase::Running(_) => "running",
-                            Phase::Ended(_) => "ended",
-                        };
-                        assert_eq!(after, expected, "{name} from {phase:?}");
+                        assert_eq!(stands(&change.task), expected, "{name} from {from}");
                         assert_eq!(change.task.version, before.version + 1);
-                        assert_eq!(change.outcome.is_some(), after == "ended");
-                        assert_eq!(change.event.is_some(), after == "ended");
+                        assert_eq!(change.outcome.is_some(), expected == "ended");
+                        assert_eq!(change.event, event, "{name} from {from}");
+                        assert_eq!(!change.responses.is_empty(), event == Some(Event::InputAnswered));
+                        assert!(expected == "asking" || !change.task.is_asking(), "an end withdraws what is asked");
+                        assert_eq!(change.task.is_asking(), change.task.input_until().is_some());
                     }
-                    (got, expected) => panic!("{name} from {phase:?}: {got:?}, not {expected:?}"),
+                    (got, expected) => panic!("{name} from {from}: {got:?}, not {expected:?}"),
                 }
             }
         }
+        assert_eq!(running().interrupt(EARLIER), Err(Refusal::Fenced), "its lease has not run out");
+    }
+
+    #[test]
+    fn a_key_names_one_question_for_the_life_of_its_task() {
+        let task = asking(&["a", "b"]);
+        assert!(task.has_asked(&[form("a", "Which?")]) && task.has_asked(&[form("b", "Which?"), form("a", "Which?")]));
+        assert!(!task.has_asked(&[form("a", "Which?"), form("c", "Which?")]));
+        assert!(!task.has_asked(&[form("a", "What?")]));
+        let used = |key: &str| Err(Refusal::KeyUsed(key.into()));
+        assert_eq!(ask(task.clone(), vec![form("c", "?"), form("a", "What?")]), used("a"));
+        assert_eq!(ask(running(), vec![form("a", "One?"), form("a", "Two?")]), used("a"));
+        // The same again beside a new one asks the new one alone.
+        let more = ask(task.clone(), vec![form("a", "Which?"), form("c", "Which?")]).unwrap();
+        assert_eq!(open_keys(&more), ["a", "b", "c"]);
+        // Its answer does not free a key.
+        let answered = task.respond(vec![(named("a"), blue())]).unwrap().task;
+        assert_eq!(ask(answered.clone(), vec![form("a", "Which?")]), used("a"));
+        assert!(answered.has_asked(&[form("a", "Which?")]), "what is closed is known by its key");
+        assert_eq!(open_keys(&answered), ["b"]);
+    }
+
+    #[test]
+    fn a_task_asks_so_many_questions_and_no_more() {
+        let many = |from: usize, to: usize| (from..to).map(|at| form(&at.to_string(), "?")).collect::<Vec<_>>();
+        let task = ask(running(), many(0, QUESTIONS_MAX)).unwrap();
+        assert_eq!(ask(task.clone(), many(0, QUESTIONS_MAX)).unwrap().inputs, task.inputs);
+        assert_eq!(ask(task.clone(), many(1, QUESTIONS_MAX + 1)), Err(Refusal::TooManyQuestions));
+        // Answered ones count.
+        let answered = task.lapse(NOW).unwrap().task;
+        assert_eq!(ask(answered, many(QUESTIONS_MAX, QUESTIONS_MAX + 1)), Err(Refusal::TooManyQuestions));
+    }
+
+    #[test]
+    fn what_may_not_be_shown_or_cannot_be_answered_is_not_asked() {
+        let url = |url: &str| Question::Url { message: "Look".into(), url: url.into() };
+        let asked = |key: &str, question| InputRequest { key: key.into(), question };
+        let secret = Bytes::from_static(br#"{"type":"object","properties":{"password":{"type":"string"}}}"#);
+        for request in [
+            asked("k", Question::Sample { params: Bytes::from_static(b"{}") }),
+            asked("k", Question::Roots),
+            asked("k", url("http://example.com/")),
+            asked("k", Question::Form { message: "Hm".into(), schema: Bytes::from_static(b"[]") }),
+            asked("k", Question::Form { message: "Hm".into(), schema: secret }),
+            form("k", &"x".repeat(input::QUESTION_BYTES_MAX + 1)),
+            form("", "Which?"),
+            form("a key", "Which?"),
+            form(&"k".repeat(input::KEY_BYTES_MAX + 1), "Which?"),
+        ] {
+            let answer = ask(running(), vec![form("good", "Which?"), request.clone()]);
+            assert_eq!(answer, Err(Refusal::Unaskable), "{request:?}");
+        }
+        let (form, url) = (form("k", "Which?"), asked("k", url("https://longhaul.dev/")));
+        for (client, askable) in [
+            (ClientCapabilities { elicitation_form: true, ..Default::default() }, [true, false]),
+            (ClientCapabilities { elicitation_url: true, ..Default::default() }, [false, true]),
+            (ClientCapabilities { sampling: true, roots: true, ..Default::default() }, [false, false]),
+        ] {
+            let answers = [&form, &url].map(|request| ask(Task { client, ..running() }, vec![request.clone()]).is_ok());
+            assert_eq!(answers, askable, "{client:?}");
+        }
+    }
+
+    #[test]
+    fn each_question_takes_its_first_answer_and_the_rest_wait_on() {
+        let task = asking(&["a", "b", "c", "d"]);
+        let other = InputResponse::Accept(Some(Bytes::from_static(br#"{"colour":"red"}"#)));
+        let first = task.respond(vec![
+            (InputKey::Nth(2), blue()),
+            (named("b"), other.clone()),
+            (named("nobody"), blue()),
+            (InputKey::Nth(0), blue()),
+            (InputKey::Nth(5), blue()),
+            (InputKey::Nth(u32::MAX), blue()),
+            (named("d"), InputResponse::Cancel),
+        ]);
+        let first = first.unwrap();
+        assert_eq!(first.responses, [(2, blue()), (4, InputResponse::Cancel)]);
+        assert_eq!(open_keys(&first.task), ["a", "c"]);
+        assert_eq!(first.task.clone().respond(vec![(named("b"), other.clone())]), Err(Refusal::NotAsked));
+        // What does not fit its question counts as a decline, and that too is an answer.
+        let odd = InputResponse::Result(Bytes::from_static(b"{}"));
+        let second = first.task.respond(vec![(named("a"), odd), (InputKey::Nth(3), other.clone())]).unwrap();
+        assert_eq!(second.responses, [(1, InputResponse::Decline), (3, other)]);
+        assert!(!second.task.is_asking());
+        assert_eq!(second.task.inputs.len(), 4);
+    }
+
+    #[test]
+    fn only_the_questions_whose_time_is_over_lapse() {
+        let later = NOW.plus(std::time::Duration::from_micros(1));
+        let task = asking(&["a"]).request_input(&fence(1, "x"), vec![form("b", "Which?")], later).unwrap().task;
+        assert_eq!(task.input_until(), Some(NOW));
+        let lapsed = task.lapse(NOW).unwrap();
+        assert_eq!(lapsed.responses, [(1, InputResponse::Decline)]);
+        assert_eq!((open_keys(&lapsed.task), lapsed.task.input_until()), (vec!["b"], Some(later)));
     }
 
     #[test]

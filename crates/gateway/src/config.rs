@@ -14,7 +14,14 @@ pub struct Config {
     /// there, else none.
     pub allowed_origins: Vec<String>,
     /// `mcp_tasks_enabled` and `mcp_tasks_legacy_enabled`: whether calls of 2025-11-25 may become tasks.
-    pub tasks_enabled: bool,
+    pub tasks_legacy: bool,
+    /// `mcp_tasks_enabled` and `mcp_tasks_extension_enabled`: whether calls of 2026-07-28 may become tasks.
+    pub tasks_extension: bool,
+    /// How long the creation of a task of 2026-07-28 waits for its end, to answer with the result instead of the task.
+    /// Zero: it does not wait.
+    pub task_shortcut: Duration,
+    /// `mcp_task_input_timeout_s`: how long a call that is no task waits for the answers to its questions.
+    pub input_timeout: Duration,
     /// The largest request body, in bytes.
     pub request_bytes_max: usize,
     /// The largest result of a call, in bytes.
@@ -23,9 +30,9 @@ pub struct Config {
     pub result_wait: Duration,
     /// `mcp_task_poll_interval_ms`: how often clients are told to ask for a task.
     pub poll_interval_ms: u64,
-    /// Tools on one page of `tools/list`.
+    /// Items on one page of `tools/list` and of the other lists of what is offered.
     pub tools_page: usize,
-    /// What `initialize` says for the model's ears.
+    /// What `initialize` and `server/discover` say for the model's ears.
     pub instructions: Option<String>,
     /// Connections at a time; more wait to be accepted.
     pub connections_max: usize,
@@ -58,8 +65,16 @@ pub struct Pace {
     pub floor_deaf: Duration,
     /// How often the list of tools is read again without a hint.
     pub tools: Duration,
-    /// How often the set of ended sessions is read again without a hint.
+    /// How often what is known of sessions is read again without a hint.
     pub sessions: Duration,
+    /// How long to wait before a lost watch on a resource is begun again.
+    pub watch_again: Duration,
+    /// How long a stream carries the questions of a task unless it renews that.
+    pub carry: Duration,
+    /// How often it does.
+    pub carry_again: Duration,
+    /// How long a session's stream leaves the questions of a task to a stream that waits for its result.
+    pub carry_grace: Duration,
     /// How long the answer of a call is kept for a client that lost its stream.
     pub answer_kept: Duration,
 }
@@ -76,6 +91,10 @@ impl Default for Pace {
             floor_deaf: Duration::from_secs(2),
             tools: Duration::from_secs(5),
             sessions: Duration::from_secs(2),
+            watch_again: Duration::from_secs(1),
+            carry: Duration::from_secs(5),
+            carry_again: Duration::from_secs(2),
+            carry_grace: Duration::from_secs(1),
             answer_kept: Duration::from_secs(60),
         }
     }
@@ -86,7 +105,10 @@ impl Default for Config {
         Self {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
-            tasks_enabled: true,
+            tasks_legacy: true,
+            tasks_extension: true,
+            task_shortcut: Duration::ZERO,
+            input_timeout: Duration::from_secs(600),
             request_bytes_max: PAYLOAD_BYTES_MAX,
             result_bytes_max: PAYLOAD_BYTES_MAX,
             result_wait: Duration::from_secs(30),

@@ -13,7 +13,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body_util::BodyExt as _;
 use longhaul_mcp::errors::{Denial, code};
-use longhaul_mcp::{RequestId, RpcError, error_body};
+use longhaul_mcp::{Dialect, Header, Headers, RequestId, RpcError, error_body};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::Shared;
@@ -38,9 +38,15 @@ pub(crate) fn refuse(status: StatusCode, message: &'static str) -> Response {
     json(status, error_body(None, &RpcError::new(code::INVALID_REQUEST, message)))
 }
 
-/// The answer to a method that `/mcp` does not know.
-pub(crate) fn method_not_allowed() -> Response {
-    with(refuse(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed"), ALLOW, "GET, POST, DELETE")
+/// The answer to a method that `/mcp` does not know, or not in the era of the request.
+pub(crate) fn method_not_allowed(is_modern: bool) -> Response {
+    let allowed = if is_modern { "POST" } else { "GET, POST, DELETE" };
+    with(refuse(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed"), ALLOW, allowed)
+}
+
+/// The answer to a client that takes no answer in any form that there is.
+pub(crate) fn not_acceptable() -> Response {
+    refuse(StatusCode::NOT_ACCEPTABLE, "Accept must allow application/json or text/event-stream")
 }
 
 /// The answer to a caller that we do not know.
@@ -52,7 +58,7 @@ pub(crate) fn unauthenticated(why: Unauthenticated) -> Response {
 
 /// The answer when something that the answer needs cannot be reached, or there is too much to do.
 pub(crate) fn unavailable(id: Option<&RequestId>) -> Response {
-    let body = error_body(id, &Denial::Unavailable.v2025());
+    let body = error_body(id, &Denial::Unavailable.reject(Dialect::NEWEST).error);
     with(json(StatusCode::SERVICE_UNAVAILABLE, body), RETRY_AFTER, RETRY_AFTER_S)
 }
 
@@ -73,6 +79,19 @@ pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'
         (None, _) => Ok(None),
         (Some(value), None) => value.to_str().map(Some).map_err(|_| ()),
         (Some(_), Some(_)) => Err(()),
+    }
+}
+
+/// The headers of a request, as they are read for MCP.
+pub(crate) struct Shown<'a>(pub(crate) &'a HeaderMap);
+
+impl Headers for Shown<'_> {
+    fn header(&self, name: &str) -> Header<'_> {
+        match single(self.0, name) {
+            Ok(None) => Header::Absent,
+            Ok(Some(value)) => Header::One(value),
+            Err(()) => Header::Bad,
+        }
     }
 }
 

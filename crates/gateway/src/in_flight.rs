@@ -1,4 +1,5 @@
-//! The requests whose clients may still change their minds (`notifications/cancelled`).
+//! The requests that may still be called off: by a client that changed its mind (`notifications/cancelled`), or, if they
+//! are ours to a client, by its answer, which any replica may get.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +14,11 @@ pub(crate) fn request_digest(session: Tag, request: &RequestId) -> u128 {
     digest(&[b"request", session.to_string().as_bytes(), request.to_json().as_bytes()])
 }
 
+/// The same of a request of ours. Its id is unique.
+pub(crate) fn question_digest(id: &str) -> u128 {
+    digest(&[b"question", id.as_bytes()])
+}
+
 /// The requests in flight on this replica. A careless client may use an id twice at a time.
 #[derive(Default)]
 pub(crate) struct InFlight {
@@ -22,14 +28,18 @@ pub(crate) struct InFlight {
 impl InFlight {
     /// Adds a request, for as long as the entry lives.
     pub(crate) fn enter(self: &Arc<Self>, session: Tag, request: &RequestId) -> Entry {
-        let digest = request_digest(session, request);
+        self.enter_as(request_digest(session, request))
+    }
+
+    /// Adds what has this digest, for as long as the entry lives.
+    pub(crate) fn enter_as(self: &Arc<Self>, digest: u128) -> Entry {
         let cancelled = CancellationToken::new();
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         requests.entry(digest).or_default().push(cancelled.clone());
         Entry { all: self.clone(), digest, cancelled }
     }
 
-    /// Cancels a request; false if it is not here.
+    /// Calls a request off; false if it is not here.
     pub(crate) fn cancel(&self, digest: u128) -> bool {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         // Removed at once: a later request may use the id again.

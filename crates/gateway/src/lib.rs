@@ -1,6 +1,6 @@
 //! Speak HTTP with MCP clients.
 //!
-//! A request passes `endpoint` (who, in which session, what), then its verb in `verbs`. The gateway keeps nothing that
+//! A request passes `endpoint` (who, in which era, what), then its verb in `verbs`. The gateway keeps nothing that
 //! another replica could miss: tasks are in the task-store, sessions and cursors in their clients' hands (sealed), and
 //! hints from the bus only make it look sooner. What it does hold are connections: streams, and the runs of calls that
 //! are not tasks.
@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 
 mod auth;
+mod carry;
 mod catalogue;
 mod config;
 mod doors;
@@ -19,6 +20,7 @@ mod notify;
 mod serve;
 mod sessions;
 mod stream;
+mod updates;
 mod verbs;
 mod watch;
 
@@ -32,7 +34,8 @@ use arc_swap::ArcSwap;
 use axum::Router;
 use longhaul_bus::{Bus, Hint};
 use longhaul_core::{Clock, Principal};
-use longhaul_mcp::seal::{Keyring, Token};
+use longhaul_mcp::Listing;
+use longhaul_mcp::seal::{Keyring, Seal as _, Token};
 use longhaul_policy::Chain;
 use longhaul_rpc::{Control, Error, Links, ServiceToken, Tasks};
 use tokio::net::TcpListener;
@@ -44,6 +47,7 @@ pub use auth::{Authenticator, Credential};
 pub use config::{Config, Pace};
 pub use doors::BadEntry;
 
+use carry::Carriers;
 use catalogue::{Catalogue, Dial};
 use doors::Doors;
 use endpoint::Edge;
@@ -120,7 +124,7 @@ impl Status {
 
     /// Waits until it can serve and offers any tool.
     pub async fn offering(&self) {
-        let (mut changes, mut loads) = (self.0.catalogue.changes(), self.0.sessions.loads());
+        let (mut changes, mut loads) = (self.0.catalogue.changes(Listing::Tools), self.0.sessions.loads());
         // An error means that the gateway is gone.
         let _ = loads.wait_for(|loaded| *loaded).await;
         while self.0.catalogue.offer().is_none_or(|offer| offer.is_empty()) && changes.changed().await.is_ok() {}
@@ -151,6 +155,7 @@ pub(crate) struct Shared {
     sessions: Sessions,
     watches: Arc<Watches>,
     notifier: Notifier,
+    carriers: Carriers,
     in_flight: Arc<InFlight>,
     runs: Runs,
     metrics: Metrics,
@@ -181,10 +186,11 @@ impl Gateway {
         let tracker = TaskTracker::new();
         let dial = Dial { links, token, payload_bytes_max: config.result_bytes_max.max(config.request_bytes_max) };
         let shared = Shared {
-            catalogue: Catalogue::new(dial, config.tasks_enabled),
+            catalogue: Catalogue::new(dial, &config),
             sessions: Sessions::default(),
             watches: Arc::new(Watches::new(tasks.clone(), tracker.clone())),
             notifier: Notifier::new(),
+            carriers: Carriers::default(),
             in_flight: Arc::default(),
             runs: Runs::new(),
             metrics: Metrics::new(),
@@ -229,7 +235,7 @@ impl Gateway {
         let stop = CancellationToken::new();
         let background = TaskTracker::new();
         background.spawn(stop.clone().run_until_cancelled_owned(hear(shared.clone())));
-        background.spawn(stop.clone().run_until_cancelled_owned(look_at_tools(shared.clone())));
+        background.spawn(stop.clone().run_until_cancelled_owned(look_at_offers(shared.clone())));
         background.spawn(stop.clone().run_until_cancelled_owned(look_at_sessions(shared.clone())));
 
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
@@ -340,6 +346,11 @@ fn heard(shared: &Arc<Shared>, control: longhaul_bus::Control) {
     match control {
         Control::Tools => shared.catalogue.look.notify_one(),
         Control::Sessions => shared.sessions.look.notify_one(),
+        Control::Subscriptions { session } => {
+            if let Some(session) = Tag::parse(&session) {
+                shared.notifier.subscribed(session);
+            }
+        }
         Control::StreamOpened { session, stream } => {
             if let Some(session) = Tag::parse(&session) {
                 shared.notifier.opened(session, &stream);
@@ -358,10 +369,10 @@ fn heard(shared: &Arc<Shared>, control: longhaul_bus::Control) {
     }
 }
 
-async fn look_at_tools(shared: Arc<Shared>) {
+async fn look_at_offers(shared: Arc<Shared>) {
     loop {
         if let Err(error) = shared.catalogue.refresh(&*shared.tasks).await {
-            tracing::debug!(%error, "the list of tools could not be read");
+            tracing::debug!(%error, "what is offered could not be read");
         }
         let _ = tokio::time::timeout(shared.config.pace.tools, shared.catalogue.look.notified()).await;
     }
@@ -371,7 +382,7 @@ async fn look_at_sessions(shared: Arc<Shared>) {
     loop {
         match shared.sessions.refresh(&*shared.control, shared.clock.now()).await {
             Ok(()) => shared.notifier.close_ended(&shared.sessions),
-            Err(error) => tracing::debug!(%error, "the ended sessions could not be read"),
+            Err(error) => tracing::debug!(%error, "what is known of sessions could not be read"),
         }
         let _ = tokio::time::timeout(shared.config.pace.sessions, shared.sessions.look.notified()).await;
     }

@@ -16,6 +16,7 @@ const OTHER: &str = "_other";
 pub(crate) struct Metrics {
     operations: Histogram<f64>,
     refusals: Counter<u64>,
+    inputs: Counter<u64>,
     streams: UpDownCounter<i64>,
 }
 
@@ -33,6 +34,10 @@ impl Metrics {
                 .u64_counter("longhaul_task_refusals")
                 .with_description("Calls that were refused, by what refused them.")
                 .build(),
+            inputs: meter
+                .u64_counter("longhaul_input_delivery")
+                .with_description("Questions that were put to clients, by what carried them.")
+                .build(),
             streams: meter.i64_up_down_counter("longhaul_streams").with_description("Open streams.").build(),
         }
     }
@@ -42,6 +47,11 @@ impl Metrics {
         self.refusals.add(1, &[KeyValue::new("refused_by", by)]);
     }
 
+    /// A client was asked.
+    pub(crate) fn asked(&self, carrier: &'static str) {
+        self.inputs.add(1, &[KeyValue::new("carrier", carrier)]);
+    }
+
     fn stream(&self, change: i64, kind: &'static str) {
         self.streams.add(change, &[KeyValue::new("kind", kind)]);
     }
@@ -49,8 +59,28 @@ impl Metrics {
 
 /// The name of a method as a label.
 pub(crate) fn method_label(method: &str) -> &'static str {
-    const KNOWN: [&str; 8] =
-        ["initialize", "ping", "tools/list", "tools/call", "tasks/get", "tasks/result", "tasks/list", "tasks/cancel"];
+    const KNOWN: [&str; 20] = [
+        "initialize",
+        "server/discover",
+        "ping",
+        "logging/setLevel",
+        "tools/list",
+        "tools/call",
+        "prompts/list",
+        "prompts/get",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "completion/complete",
+        "subscriptions/listen",
+        "tasks/get",
+        "tasks/result",
+        "tasks/list",
+        "tasks/cancel",
+        "tasks/update",
+    ];
     KNOWN.into_iter().find(|known| *known == method).unwrap_or(OTHER)
 }
 
@@ -120,6 +150,10 @@ fn error_label(error: i32) -> &'static str {
         code::METHOD_NOT_FOUND => "-32601",
         code::INVALID_PARAMS => "-32602",
         code::INTERNAL => "-32603",
+        code::RESOURCE_NOT_FOUND => "-32002",
+        code::HEADER_MISMATCH => "-32020",
+        code::MISSING_CAPABILITY => "-32021",
+        code::UNSUPPORTED_VERSION => "-32022",
         code::WAIT_LAPSED => "-31408",
         code::LIMIT => "-31429",
         code::CANCELLED => "-31499",
@@ -146,5 +180,19 @@ impl Drop for OpenStream {
     fn drop(&mut self) {
         self.gateway.streams.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         self.gateway.metrics.stream(-1, self.kind);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_come_from_closed_sets() {
+        for method in ["tools/call", "server/discover", "subscriptions/listen", "tasks/update", "logging/setLevel"] {
+            assert_eq!(method_label(method), method);
+        }
+        assert_eq!(method_label("tools/destroy"), OTHER);
+        assert_eq!((error_label(-32021), error_label(7)), ("-32021", OTHER));
     }
 }

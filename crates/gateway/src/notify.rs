@@ -1,4 +1,6 @@
-//! The notification stream of a session (`GET` without a request to go on with): its tasks, and the list of tools.
+//! The notification stream of a session (`GET` without a request to go on with): its tasks, the lists of what is offered,
+//! and the resources it subscribed to. It also carries the questions of its caller's tasks if no other stream does: real
+//! clients poll a task to its end and never wait for its result meanwhile (wire reference, R-25-168).
 //!
 //! A session has one such stream over all replicas: a message must not arrive twice (MCP 2025-11-25,
 //! basic/transports, "Multiple Connections"), and of two streams the older is most likely dead.
@@ -11,17 +13,20 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use longhaul_bus::{Control, Hint};
 use longhaul_core::limits::LIST_PAGE;
-use longhaul_core::{Ending, Principal, Task, TaskId};
+use longhaul_core::{ClientCapabilities, Ending, Principal, Task, TaskId};
 use longhaul_mcp::seal::Session;
-use longhaul_mcp::{sse, v2025};
+use longhaul_mcp::{Listing, sse, v2025};
+use longhaul_rpc::{Position, SUBSCRIPTIONS_MAX};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::StreamMap;
 use tokio_util::sync::CancellationToken;
 
+use crate::carry::{Carrier, Kind};
 use crate::metrics::OpenStream;
 use crate::sessions::{Sessions, Tag};
 use crate::stream::{EventIds, Frames, KeepAlive, Source, frames};
+use crate::updates::updates;
 use crate::watch::Seen;
 use crate::{Shared, random};
 
@@ -42,6 +47,8 @@ struct Slot {
     stream: String,
     created: mpsc::Sender<TaskId>,
     look: Arc<Notify>,
+    /// It subscribes to other resources than before.
+    subscribed: Arc<Notify>,
     close: CancellationToken,
 }
 
@@ -67,6 +74,13 @@ impl Notifier {
         }
     }
 
+    /// A session subscribes to other resources than before.
+    pub(crate) fn subscribed(&self, session: Tag) {
+        if let Some(slot) = self.lock().get(&session) {
+            slot.subscribed.notify_one();
+        }
+    }
+
     /// A session has a new stream, as is heard now: if that one is elsewhere, ours is the older. Clocks have no say.
     pub(crate) fn opened(&self, session: Tag, stream: &str) {
         if !stream.starts_with(&self.prefix())
@@ -78,7 +92,10 @@ impl Notifier {
 
     /// Hints were missed: all streams look for themselves.
     pub(crate) fn look(&self) {
-        self.lock().values().for_each(|slot| slot.look.notify_one());
+        for slot in self.lock().values() {
+            slot.look.notify_one();
+            slot.subscribed.notify_one();
+        }
     }
 
     /// Closes the streams of sessions that have ended.
@@ -102,31 +119,44 @@ impl Notifier {
 pub(crate) fn open(shared: &Arc<Shared>, principal: Arc<Principal>, session: Session, tag: Tag) -> Frames {
     let stream = format!("{}{:016x}", shared.notifier.prefix(), u64::from_be_bytes(random()));
     let (tell, created) = mpsc::channel(CREATED_MAX);
-    let (look, close) = (Arc::new(Notify::new()), CancellationToken::new());
-    let slot = Slot { stream: stream.clone(), created: tell, look: look.clone(), close: close.clone() };
+    let (look, subscribed, close) = (Arc::new(Notify::new()), Arc::new(Notify::new()), CancellationToken::new());
+    let slot = Slot {
+        stream: stream.clone(),
+        created: tell,
+        look: look.clone(),
+        subscribed: subscribed.clone(),
+        close: close.clone(),
+    };
+    // It begins with a look at what was subscribed to before.
+    subscribed.notify_one();
     if let Some(older) = shared.notifier.lock().insert(tag, slot) {
         older.close.cancel();
     }
     shared.bus.publish(Hint::Control(Control::StreamOpened { session: tag.to_string(), stream: stream.clone() }));
     let ids = EventIds::new(shared, &principal, &session, u64::from_be_bytes(random()), None, None);
-    let tools = shared.catalogue.changes();
-    let has_tasks = shared.config.tasks_enabled && session.dialect.has_tasks();
     frames(Standalone {
         shared: shared.clone(),
         principal,
         tag,
-        has_tasks,
+        has_tasks: shared.config.tasks_legacy && session.dialect.has_tasks(),
+        client: session.capabilities,
         stream,
         created,
         look,
+        subscribed,
         close,
-        tools,
-        followed: StreamMap::new(),
-        told: HashMap::new(),
+        tools: shared.catalogue.changes(Listing::Tools),
+        prompts: shared.catalogue.changes(Listing::Prompts),
+        resources: shared.catalogue.changes(Listing::Resources),
+        updates: StreamMap::new(),
+        watched: StreamMap::new(),
+        followed: HashMap::new(),
         queue: VecDeque::new(),
         ids,
         keep_alive: KeepAlive::new(shared.config.pace.keep_alive),
         look_due: Instant::now(),
+        has_looked: false,
+        is_stale: false,
         step: Step::Begin,
         _open: OpenStream::new(shared, "get"),
     })
@@ -143,27 +173,46 @@ struct Standalone {
     principal: Arc<Principal>,
     tag: Tag,
     has_tasks: bool,
+    client: ClientCapabilities,
     stream: String,
     created: mpsc::Receiver<TaskId>,
     look: Arc<Notify>,
+    subscribed: Arc<Notify>,
     close: CancellationToken,
     tools: watch::Receiver<u64>,
-    followed: StreamMap<TaskId, BoxStream<'static, Seen>>,
-    /// What the client knows of each task.
-    told: HashMap<TaskId, Told>,
+    prompts: watch::Receiver<u64>,
+    resources: watch::Receiver<u64>,
+    /// Of the resources that the session subscribed to.
+    updates: StreamMap<String, BoxStream<'static, ()>>,
+    watched: StreamMap<TaskId, BoxStream<'static, Seen>>,
+    /// The same tasks, and what the client knows of each.
+    followed: HashMap<TaskId, Followed>,
     /// At most a few frames of one piece of news.
     queue: VecDeque<Bytes>,
     ids: EventIds,
     keep_alive: KeepAlive,
     look_due: Instant,
+    has_looked: bool,
+    /// What the session subscribes to could not be read.
+    is_stale: bool,
     step: Step,
     _open: OpenStream,
+}
+
+/// A task that is told of, or whose questions may be asked here.
+struct Followed {
+    /// As it was seen last.
+    task: Arc<Task>,
+    /// What the client knows; nothing is told of the tasks of other sessions.
+    told: Option<Told>,
+    carrier: Option<Carrier>,
 }
 
 /// What a client can see of a task in a notification.
 #[derive(Default, PartialEq)]
 struct Told {
     ending: Option<Ending>,
+    is_asking: bool,
     message: Option<String>,
     progress: Option<f64>,
 }
@@ -172,6 +221,7 @@ impl Told {
     fn of(task: &Task) -> Self {
         Self {
             ending: task.ending(),
+            is_asking: task.is_asking(),
             message: task.status_message.clone(),
             progress: task.progress.as_ref().map(|progress| progress.progress),
         }
@@ -181,8 +231,12 @@ impl Told {
 enum News {
     Created(TaskId),
     Seen(TaskId, Seen),
-    Tools,
+    List(Listing),
+    Updated(String),
+    Subscribed,
     Look,
+    /// It may be time to ask, or to say that one still does.
+    Carry,
 }
 
 impl Source for Standalone {
@@ -201,6 +255,7 @@ impl Source for Standalone {
                 return Some(frame);
             }
             let drain = self.shared.drain.clone();
+            let carry_due = self.followed.values().filter_map(|followed| followed.carrier.as_ref()?.due()).min();
             let news = tokio::select! {
                 () = self.close.cancelled() => {
                     self.step = Step::Done;
@@ -210,81 +265,167 @@ impl Source for Standalone {
                     self.step = Step::Done;
                     return Some(self.ids.come_back());
                 }
-                Some((id, seen)) = self.followed.next() => News::Seen(id, seen),
+                Some((id, seen)) = self.watched.next() => News::Seen(id, seen),
                 Some(id) = self.created.recv() => News::Created(id),
-                Ok(()) = self.tools.changed() => News::Tools,
+                Ok(()) = self.tools.changed() => News::List(Listing::Tools),
+                Ok(()) = self.prompts.changed() => News::List(Listing::Prompts),
+                Ok(()) = self.resources.changed() => News::List(Listing::Resources),
+                Some((uri, ())) = self.updates.next() => News::Updated(uri),
+                () = self.subscribed.notified() => News::Subscribed,
                 () = self.look.notified() => News::Look,
                 () = tokio::time::sleep_until(self.look_due) => News::Look,
+                () = tokio::time::sleep_until(carry_due.unwrap_or(self.look_due)), if carry_due.is_some() => News::Carry,
                 comment = self.keep_alive.due() => return Some(comment),
             };
             match news {
-                News::Created(id) => self.follow(id, Told::default()).await,
-                News::Seen(id, seen) => self.tell(id, seen),
-                News::Tools => self.queue.push_back(sse::message(None, &v2025::notify::tools_list_changed())),
+                News::Created(id) => self.follow(id, Some(Told::default())).await,
+                News::Seen(id, seen) => self.tell(id, seen).await,
+                News::List(listing) => self.send(&v2025::notify::list_changed(listing)),
+                News::Updated(uri) => self.send(&v2025::notify::resource_updated(&uri)),
+                News::Subscribed => self.subscribe().await,
                 News::Look => self.look().await,
+                News::Carry => self.carry().await,
             }
         }
     }
 }
 
 impl Standalone {
-    /// Begins to tell of a task of which the client knows `told`.
-    async fn follow(&mut self, id: TaskId, told: Told) {
-        if self.told.contains_key(&id) || self.told.len() >= FOLLOWED_MAX {
+    fn send(&mut self, frame: &[u8]) {
+        self.queue.push_back(sse::message(None, frame));
+    }
+
+    /// Begins to tell of a task of which the client knows `told`, or to ask its questions alone.
+    async fn follow(&mut self, id: TaskId, told: Option<Told>) {
+        if self.followed.contains_key(&id) || self.followed.len() >= FOLLOWED_MAX {
             return;
         }
         // What cannot be read now is found at the next look.
         let Ok((watch, first)) = self.shared.watches.open(&self.principal, id, false).await else { return };
+        let Seen::Task { task, .. } = &first else { return };
+        let kind = Kind::Session { is_creator: told.is_some() };
+        let carrier =
+            can_be_asked(self.client).then(|| Carrier::new(&self.shared, &self.principal, id, self.client, kind));
+        self.followed.insert(id, Followed { task: task.clone(), told, carrier });
         let later = futures::stream::unfold(watch, async |mut watch| Some((watch.next().await, watch)));
-        self.followed.insert(id, later.boxed());
-        self.told.insert(id, told);
-        self.tell(id, first);
+        self.watched.insert(id, later.boxed());
+        self.tell(id, first).await;
     }
 
-    /// Finds the session's open tasks, whatever was heard of them.
+    /// Finds the session's open tasks, whatever was heard of them, and what other sessions of its caller are asked. At
+    /// first it looks at as many as can be followed, later at the newest.
     async fn look(&mut self) {
         let pace = self.shared.config.pace;
-        self.look_due = Instant::now() + if self.shared.bus.healthy() { pace.floor } else { pace.floor_deaf };
+        let is_deaf = !self.shared.bus.healthy();
+        self.look_due = Instant::now() + if is_deaf { pace.floor_deaf } else { pace.floor };
+        if is_deaf || self.is_stale {
+            self.subscribe().await;
+        }
         if !self.has_tasks {
             return;
         }
-        let Ok(page) = self.shared.tasks.list(&self.principal, None, LIST_PAGE).await else { return };
-        let tag = self.tag.to_string();
-        for task in page.tasks {
-            if task.ending().is_none() && task.session.as_deref() == Some(&*tag) {
-                self.follow(task.id, Told::of(&task)).await;
+        let (tag, mut after) = (self.tag.to_string(), None);
+        for _ in 0..FOLLOWED_MAX.div_ceil(LIST_PAGE as usize) {
+            let Ok(page) = self.shared.tasks.list(&self.principal, after, LIST_PAGE).await else { return };
+            after = page.tasks.last().map(|last| Position { created_at: last.created_at, id: last.id });
+            for task in page.tasks {
+                if task.ending().is_some() {
+                    continue;
+                }
+                match &task.session {
+                    Some(session) if *session == tag => self.follow(task.id, Some(Told::of(&task))).await,
+                    Some(_) if task.is_asking() && can_be_asked(self.client) => self.follow(task.id, None).await,
+                    // A caller without sessions hears of its questions when it asks for its task.
+                    Some(_) | None => {}
+                }
+            }
+            if self.has_looked || !page.more {
+                break;
+            }
+        }
+        self.has_looked = true;
+    }
+
+    /// Watches the resources that the session subscribes to now.
+    async fn subscribe(&mut self) {
+        let known = self.shared.control.subscriptions(&self.tag.to_string()).await;
+        let mut uris = match known {
+            Ok(uris) => uris,
+            Err(error) => {
+                tracing::debug!(%error, "the subscriptions of a session could not be read");
+                self.look_due = Instant::now() + self.shared.config.pace.watch_again;
+                self.is_stale = true;
+                return;
+            }
+        };
+        self.is_stale = false;
+        uris.truncate(SUBSCRIPTIONS_MAX);
+        let former: Vec<_> = self.updates.keys().filter(|uri| !uris.contains(uri)).cloned().collect();
+        for uri in former {
+            self.updates.remove(&uri);
+        }
+        for uri in uris {
+            if !self.updates.contains_key(&uri) {
+                let watch = updates(&self.shared, &uri);
+                self.updates.insert(uri, watch);
             }
         }
     }
 
-    fn tell(&mut self, id: TaskId, seen: Seen) {
+    async fn carry(&mut self) {
+        let now = Instant::now();
+        for followed in self.followed.values_mut() {
+            if let Some(carrier) =
+                followed.carrier.as_mut().filter(|carrier| carrier.due().is_some_and(|due| due <= now))
+            {
+                let frames = carrier.look(&followed.task).await;
+                self.queue.extend(frames.iter().map(|frame| sse::message(None, frame)));
+            }
+        }
+    }
+
+    async fn tell(&mut self, id: TaskId, seen: Seen) {
+        let Some(followed) = self.followed.get_mut(&id) else { return };
         let Seen::Task { task, .. } = seen else {
+            let frames = followed.carrier.as_mut().map(Carrier::close).unwrap_or_default();
+            self.queue.extend(frames.iter().map(|frame| sse::message(None, frame)));
             self.forget(id);
             return;
         };
-        let Some(told) = self.told.get_mut(&id) else { return };
-        let now = Told::of(&task);
-        let rises = now.progress.is_some_and(|progress| told.progress.is_none_or(|former| progress > former));
-        if let (true, Some(token), Some(progress)) = (rises, &task.progress_token, &task.progress)
-            && let Some(frame) = v2025::notify::progress(token, progress, Some(id))
-        {
-            self.queue.push_back(sse::message(None, &frame));
+        followed.task = task.clone();
+        if let Some(told) = &mut followed.told {
+            let now = Told::of(&task);
+            let rises = now.progress.is_some_and(|progress| told.progress.is_none_or(|former| progress > former));
+            if let (true, Some(token), Some(progress)) = (rises, &task.progress_token, &task.progress)
+                && let Some(frame) = v2025::notify::progress(token, progress, Some(id))
+            {
+                self.queue.push_back(sse::message(None, &frame));
+            }
+            if (now.ending, now.is_asking, &now.message) != (told.ending, told.is_asking, &told.message) {
+                let frame = v2025::notify::task_status(&task, self.shared.config.poll_interval_ms);
+                self.queue.push_back(sse::message(None, &frame));
+            }
+            *told = now;
         }
-        if (now.ending, &now.message) != (told.ending, &told.message) {
-            let frame = v2025::notify::task_status(&task, self.shared.config.poll_interval_ms);
-            self.queue.push_back(sse::message(None, &frame));
+        if let Some(carrier) = &mut followed.carrier {
+            let frames = carrier.look(&task).await;
+            self.queue.extend(frames.iter().map(|frame| sse::message(None, frame)));
         }
-        let is_over = now.ending.is_some();
-        *told = now;
-        if is_over {
+        let is_of_interest = if followed.told.is_some() { task.ending().is_none() } else { task.is_asking() };
+        if !is_of_interest {
             self.forget(id);
         }
     }
 
     fn forget(&mut self, id: TaskId) {
+        self.watched.remove(&id);
         self.followed.remove(&id);
-        self.told.remove(&id);
     }
+}
+
+/// Whether there is anything that a task may ask such a client.
+fn can_be_asked(client: ClientCapabilities) -> bool {
+    client.elicitation_form || client.elicitation_url
 }
 
 impl Drop for Standalone {

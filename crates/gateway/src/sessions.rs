@@ -1,17 +1,17 @@
-//! Sessions: sealed tokens that any replica opens, and the few that have ended.
+//! Sessions: sealed tokens that any replica opens, and what is remembered of some.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use longhaul_core::Timestamp;
+use longhaul_core::{LogLevel, Timestamp};
 use longhaul_mcp::seal::{Session, SessionId};
-use longhaul_rpc::{Control, ENDED_SESSIONS_PAGE, Error};
+use longhaul_rpc::{Control, Error, SESSIONS_PAGE, SessionNote};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Notify, watch};
 
-/// How many ended sessions are remembered here; the task-store forgets them as they expire.
-const ENDED_MAX: usize = 1_000_000;
+/// Of how many sessions something is remembered here; the task-store forgets them as they expire.
+const NOTES_MAX: usize = 1_000_000;
 
 /// What stands for a session everywhere but in its client's hands: a digest, so that it gives no right.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,24 +51,43 @@ pub(crate) fn digest(texts: &[&[u8]]) -> u128 {
     u128::from_be_bytes(std::array::from_fn(|at| hash[at]))
 }
 
-/// The sessions that have ended.
+/// What is known of sessions: which have ended, and what they want to hear.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    ended: Mutex<Ended>,
+    notes: Mutex<Notes>,
     loaded: watch::Sender<bool>,
     /// Asks for a look before it is due.
     pub(crate) look: Notify,
 }
 
+/// Of one session.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Note {
+    ended: bool,
+    log_level: Option<LogLevel>,
+}
+
 #[derive(Default)]
-struct Ended {
+struct Notes {
     /// As the task-store said last.
-    stored: HashSet<Tag>,
-    /// Ended here since; the task-store may not have said so yet.
-    fresh: HashMap<Tag, Timestamp>,
+    stored: HashMap<Tag, Note>,
+    /// Written here since, and until when that matters; the task-store may not have said so yet.
+    fresh: HashMap<Tag, (Note, Timestamp)>,
+}
+
+impl Notes {
+    fn of(&self, tag: Tag) -> Note {
+        let stored = self.stored.get(&tag).copied().unwrap_or_default();
+        let fresh = self.fresh.get(&tag).map(|(note, _)| *note).unwrap_or_default();
+        Note { ended: stored.ended || fresh.ended, log_level: fresh.log_level.or(stored.log_level) }
+    }
 }
 
 impl Sessions {
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether it is known which sessions have ended.
     pub(crate) fn loaded(&self) -> bool {
         *self.loaded.borrow()
@@ -81,40 +100,66 @@ impl Sessions {
 
     /// Whether a session has ended.
     pub(crate) fn has_ended(&self, tag: Tag) -> bool {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.stored.contains(&tag) || ended.fresh.contains_key(&tag)
+        self.notes().of(tag).ended
+    }
+
+    /// From which level on a session wants log messages, if it said so.
+    pub(crate) fn log_level(&self, tag: Tag) -> Option<LogLevel> {
+        self.notes().of(tag).log_level
     }
 
     /// Ends a session, for every replica.
     pub(crate) async fn end(&self, control: &dyn Control, session: &Session, tag: Tag) -> Result<(), Error> {
         control.end_session(&tag.to_string(), session.expires_at).await?;
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if ended.fresh.len() < ENDED_MAX {
-            ended.fresh.insert(tag, session.expires_at);
-        }
+        self.note(session, tag, |note| note.ended = true);
         Ok(())
+    }
+
+    /// Sets from which level on a session wants log messages, on every replica.
+    pub(crate) async fn set_log_level(
+        &self,
+        control: &dyn Control,
+        session: &Session,
+        tag: Tag,
+        level: LogLevel,
+    ) -> Result<(), Error> {
+        control.set_log_level(&tag.to_string(), level, session.expires_at).await?;
+        self.note(session, tag, |note| note.log_level = Some(level));
+        Ok(())
+    }
+
+    fn note(&self, session: &Session, tag: Tag, write: impl FnOnce(&mut Note)) {
+        let mut notes = self.notes();
+        let known = notes.of(tag);
+        if notes.fresh.len() < NOTES_MAX || notes.fresh.contains_key(&tag) {
+            write(&mut notes.fresh.entry(tag).or_insert((known, session.expires_at)).0);
+        }
     }
 
     /// Looks again; what was known stays if that fails.
     pub(crate) async fn refresh(&self, control: &dyn Control, now: Timestamp) -> Result<(), Error> {
-        let (mut stored, mut after) = (HashSet::new(), String::new());
+        // What is written while we ask may be missing in the answer, or older there.
+        let before = self.notes().fresh.clone();
+        let (mut stored, mut after) = (HashMap::new(), String::new());
         loop {
-            let page = control.ended_sessions(&after).await?;
-            stored.extend(page.iter().filter_map(|tag| Tag::parse(tag)));
-            if stored.len() > ENDED_MAX {
-                tracing::warn!("too many ended sessions to remember them all");
+            let page = control.sessions(&after).await?;
+            let is_full = page.len() >= SESSIONS_PAGE;
+            after = page.last().map(|last| last.session.clone()).unwrap_or_default();
+            stored.extend(page.into_iter().filter_map(|SessionNote { session, ended, log_level }| {
+                Some((Tag::parse(&session)?, Note { ended, log_level }))
+            }));
+            if stored.len() > NOTES_MAX {
+                tracing::warn!("too much is known of sessions to remember it all");
                 break;
             }
-            match page.into_iter().nth(ENDED_SESSIONS_PAGE - 1) {
-                Some(last) => after = last,
-                None => break,
+            if !is_full {
+                break;
             }
         }
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        // A session that ended while we asked may be missing in the answer.
-        ended.fresh.retain(|tag, expires_at| !stored.contains(tag) && *expires_at > now);
-        ended.stored = stored;
-        drop(ended);
+        let mut notes = self.notes();
+        notes.fresh.retain(|tag, note| note.1 > now && (before.get(tag) != Some(note) || !stored.contains_key(tag)));
+        notes.stored = stored;
+        drop(notes);
         self.loaded.send_if_modified(|loaded| !std::mem::replace(loaded, true));
         Ok(())
     }

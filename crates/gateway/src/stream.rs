@@ -1,7 +1,7 @@
 //! Answers that are streams of server-sent events.
 //!
 //! A stream is pulled by its connection: it makes the next frame when the last one has been taken, so that a slow
-//! reader costs no more memory than a quick one, and what it could not take in time is skipped, not queued.
+//! reader costs no more memory than a quick one, and what it could not take in time is skipped.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue};
 use longhaul_core::{Principal, TaskId};
 use longhaul_mcp::seal::{EventId, Session};
-use longhaul_mcp::{RequestId, sse};
+use longhaul_mcp::{Dialect, RequestId, sse};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::Shared;
+use crate::endpoint::Asked;
 
 /// How long a client waits before it comes back, in milliseconds.
 pub(crate) const RETRY_MS: u64 = 1000;
@@ -81,12 +82,13 @@ impl KeepAlive {
     }
 }
 
-/// Makes the event ids of one stream. With one of them, its client finds the way back, on any replica.
+/// Makes the event ids of one stream. With one of them, its client finds the way back, on any replica. In dialects whose
+/// streams cannot be resumed there are none.
 pub(crate) struct EventIds {
     shared: Arc<Shared>,
     principal: Arc<Principal>,
-    has_priming: bool,
-    next: EventId,
+    dialect: Dialect,
+    next: Option<EventId>,
 }
 
 impl EventIds {
@@ -99,32 +101,54 @@ impl EventIds {
         request: Option<RequestId>,
     ) -> Self {
         let next = EventId { session: session.id, stream, task, request, seq: 0, expires_at: session.expires_at };
-        Self { shared: shared.clone(), principal: principal.clone(), has_priming: session.dialect.has_priming(), next }
+        let dialect = session.dialect;
+        let next = Some(next).filter(|_| dialect.has_priming());
+        Self { shared: shared.clone(), principal: principal.clone(), dialect, next }
+    }
+
+    /// Those of the stream that answers a request.
+    pub(crate) fn of(asked: &Asked, stream: u64, task: Option<TaskId>) -> Self {
+        let Asked { shared, principal, dialect, session, id, .. } = asked;
+        match session {
+            Some((session, _)) => Self::new(shared, principal, session, stream, task, Some(id.clone())),
+            None => Self { shared: shared.clone(), principal: principal.clone(), dialect: *dialect, next: None },
+        }
     }
 
     /// Goes on after what the client has seen.
     pub(crate) fn after(mut self, seen: u64) -> Self {
-        self.next.seq = seen;
+        if let Some(next) = &mut self.next {
+            next.seq = seen;
+        }
         self
     }
 
     /// The id of an event after which the client has seen so much; none for clients that cannot come back.
     pub(crate) fn at(&mut self, seen: u64) -> Option<String> {
-        self.next.seq = seen;
-        self.has_priming.then(|| self.shared.seal(&self.principal, &self.next))
+        let next = self.next.as_mut()?;
+        next.seq = seen;
+        Some(self.shared.seal(&self.principal, next))
+    }
+
+    /// An event without a message, with the id of the last one.
+    fn empty(&self) -> Option<Bytes> {
+        let id = self.shared.seal(&self.principal, self.next.as_ref()?);
+        Some(sse::priming(&id, RETRY_MS))
     }
 
     /// The first frame of a stream.
-    pub(crate) fn priming(&mut self) -> Bytes {
-        match self.at(self.next.seq) {
-            Some(id) => sse::priming(&id, RETRY_MS),
-            None => sse::comment("ok"),
-        }
+    pub(crate) fn priming(&self) -> Bytes {
+        self.empty().unwrap_or_else(|| sse::comment("ok"))
     }
 
     /// The last frame of a stream that ends before its time.
-    pub(crate) fn come_back(&mut self) -> Bytes {
-        if self.has_priming { self.priming() } else { sse::retry(RETRY_MS) }
+    pub(crate) fn come_back(&self) -> Bytes {
+        let without_id = || match self.dialect {
+            Dialect::V2025_06_18 | Dialect::V2025_11_25 => sse::retry(RETRY_MS),
+            // There is no way back: the request is made again.
+            Dialect::V2026_07_28 => sse::comment("over"),
+        };
+        self.empty().unwrap_or_else(without_id)
     }
 
     /// The last message of a stream. Its id says so: several clients come back whenever a stream ends with anything
@@ -135,9 +159,6 @@ impl EventIds {
 
     /// The last frame of a stream whose client wants no answer.
     pub(crate) fn nothing_more(&mut self) -> Bytes {
-        match self.at(OVER) {
-            Some(id) => sse::priming(&id, RETRY_MS),
-            None => sse::comment("over"),
-        }
+        self.at(OVER).map_or_else(|| sse::comment("over"), |id| sse::priming(&id, RETRY_MS))
     }
 }

@@ -175,6 +175,10 @@ impl Watches {
             let read = read(&*self.tasks, owner, entry.id, wants_outcome).await;
             let mut state = lock(&entry.state);
             let is_gone = matches!(read, Err(Error::Refused(_)));
+            // Somebody may have come to want the outcome meanwhile, and no later version will bring it.
+            let lacks_outcome = matches!(&read, Ok((task, None)) if task.ending().is_some())
+                && !wants_outcome
+                && entry.outcomes.load(Ordering::Relaxed) > 0;
             match read {
                 Ok((task, outcome)) => {
                     let seen = Seen::Task { task: Arc::new(task), outcome: outcome.map(Arc::new) };
@@ -192,7 +196,7 @@ impl Watches {
                 state.disbelieve_until = Some(Instant::now() + DISBELIEF);
                 state.heard = state.version;
             }
-            if is_gone || !state.again && state.heard <= state.version {
+            if is_gone || !state.again && !lacks_outcome && state.heard <= state.version {
                 state.reading = false;
                 return;
             }
@@ -209,6 +213,13 @@ impl Watches {
                 entry.seen.borrow().as_ref().is_some_and(|seen| !seen.is_final(wants_outcome))
             })
             .collect();
+        let (ended, open): (Vec<_>, Vec<_>) = open.into_iter().partition(
+            |entry| matches!(&*entry.seen.borrow(), Some(Seen::Task { task, .. }) if task.ending().is_some()),
+        );
+        // Nothing changes of these any more, but their outcomes could not be read.
+        for entry in ended {
+            self.read_again(&entry, &mut lock(&entry.state));
+        }
         for batch in open.chunks(SWEEP_MAX) {
             let seen = batch.iter().map(|entry| (entry.id, lock(&entry.state).version)).collect();
             match self.tasks.changed(seen).await {

@@ -57,7 +57,7 @@ impl<'a> Object<'a> {
 
     /// Appends the object with each member kept, dropped or set, and with `added` after them. Every other byte is as
     /// it came.
-    pub(crate) fn rewrite(&self, out: &mut Vec<u8>, edit: impl Fn(&Field<'a>) -> Edit, added: Option<(&str, &str)>) {
+    pub(crate) fn rewrite(&self, out: &mut Vec<u8>, mut edit: impl FnMut(&Field<'a>) -> Edit, added: &[(&str, &str)]) {
         // Up to the first member there is a brace and maybe space; between two, a comma and maybe space.
         let brace = || self.text.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
         let mut end = self.fields.first().map_or_else(brace, |first| first.start);
@@ -82,13 +82,26 @@ impl<'a> Object<'a> {
                 Edit::Keep | Edit::Drop => out.extend_from_slice(&self.text[field.start..end]),
             }
         }
-        if let Some((name, value)) = added {
-            for part in [if is_first { "" } else { "," }, &quoted(name), ":", value] {
-                out.extend_from_slice(part.as_bytes());
+        for (name, value) in added {
+            if !is_first {
+                out.push(b',');
             }
+            is_first = false;
+            out.extend_from_slice(quoted(name).as_bytes());
+            out.push(b':');
+            out.extend_from_slice(value.as_bytes());
         }
         out.extend_from_slice(&self.text[end..]);
     }
+}
+
+/// The object with this member set, and everything else in it as it came; text that is no object counts as an empty one.
+pub(crate) fn with_member(object: &str, name: &str, value: &str) -> String {
+    let Some(object) = Object::read(object.as_bytes()) else { return format!("{{{}:{value}}}", quoted(name)) };
+    let edit = |field: &Field<'_>| if field.name == name { Edit::Drop } else { Edit::Keep };
+    let mut out = Vec::new();
+    object.rewrite(&mut out, edit, &[(name, value)]);
+    String::from_utf8(out).expect("invariant: made of strings")
 }
 
 /// The text of a JSON string.
@@ -105,6 +118,12 @@ pub(crate) fn quoted(text: &str) -> String {
 /// Whether a value is an object.
 pub(crate) fn is_object(value: &str) -> bool {
     value.starts_with('{')
+}
+
+/// An object as it came; an empty one if it is none.
+pub(crate) fn raw_object(text: &[u8]) -> &RawValue {
+    let object = serde_json::from_slice::<&RawValue>(text).ok().filter(|value| is_object(value.get()));
+    object.unwrap_or_else(|| serde_json::from_str("{}").expect("invariant: this is JSON"))
 }
 
 /// Whether a value is written as an integer, without fraction or exponent.
@@ -169,7 +188,7 @@ mod tests {
                 _ => Edit::Keep,
             };
             let mut out = Vec::new();
-            object.rewrite(&mut out, edit, add.then_some(("new", "0")));
+            object.rewrite(&mut out, edit, if add { &[("new", "0"), ("and", "1")] } else { &[] });
 
             let mut expected: Vec<(String, String)> = Vec::new();
             for (name, value) in &members {
@@ -180,7 +199,7 @@ mod tests {
                 }
             }
             if add {
-                expected.push(("new".into(), "0".into()));
+                expected.extend([("new".into(), "0".into()), ("and".into(), "1".into())]);
             }
             let after = Object::read(&out).unwrap();
             let got: Vec<_> =
@@ -188,7 +207,7 @@ mod tests {
             prop_assert_eq!(got, expected);
 
             let mut same = Vec::new();
-            object.rewrite(&mut same, |_| Edit::Keep, None);
+            object.rewrite(&mut same, |_| Edit::Keep, &[]);
             prop_assert_eq!(same, text.as_bytes());
         }
     }

@@ -3,15 +3,18 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use longhaul_core::CallError;
-use serde::Serialize;
+use serde::ser::Error as _;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 
 use crate::errors::code;
 use crate::json;
 use crate::scan::{Fault, Member, scan};
 
-/// The longest request id, in bytes; it travels in event ids.
+/// The longest id of a request to us, in bytes; it travels in event ids.
 pub const REQUEST_ID_BYTES_MAX: usize = 256;
+/// The longest id of a response, in bytes: ids of our own requests may be sealed.
+pub const RESPONSE_ID_BYTES_MAX: usize = 1024;
 
 /// The id of a request: a string or an integer, kept as it came. `1` and `"1"` are two ids.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -27,7 +30,11 @@ enum Id {
 impl RequestId {
     /// Reads a JSON value; `None` if it is no string or integer, or too long.
     pub fn from_json(value: &str) -> Option<Self> {
-        if value.len() > REQUEST_ID_BYTES_MAX {
+        Self::up_to(REQUEST_ID_BYTES_MAX, value)
+    }
+
+    fn up_to(max: usize, value: &str) -> Option<Self> {
+        if value.len() > max {
             return None;
         }
         if json::is_integer(value) {
@@ -36,11 +43,31 @@ impl RequestId {
         json::string(value).map(|text| Self(Id::String(text.into_owned())))
     }
 
+    /// The text of an id that is a string, as all of ours are.
+    pub fn as_text(&self) -> Option<&str> {
+        match &self.0 {
+            Id::String(text) => Some(text),
+            Id::Integer(_) => None,
+        }
+    }
+
     /// As a JSON value.
     pub fn to_json(&self) -> Cow<'_, str> {
         match &self.0 {
             Id::String(text) => Cow::Owned(json::quoted(text)),
             Id::Integer(digits) => Cow::Borrowed(digits),
+        }
+    }
+}
+
+impl Serialize for RequestId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Id::String(text) => serializer.serialize_str(text),
+            Id::Integer(digits) => {
+                let digits: &RawValue = serde_json::from_str(digits).map_err(S::Error::custom)?;
+                digits.serialize(serializer)
+            }
         }
     }
 }
@@ -65,7 +92,12 @@ pub enum Message<'a> {
         params: Params<'a>,
     },
     /// An answer to a request of ours.
-    Response,
+    Response {
+        /// The request's id; `None` if the client could not read it.
+        id: Option<RequestId>,
+        /// The JSON of its result; nothing if it is an error, which says only that there is no answer.
+        answer: Result<&'a str, ()>,
+    },
 }
 
 /// The members of `params`; none if there is no `params`.
@@ -103,8 +135,11 @@ pub fn parse(body: &[u8]) -> Result<Message<'_>, Malformed> {
         let mut values = found.members.iter().filter(|member| member.name == name).map(|member| member.value);
         values.next().filter(|_| values.next().is_none())
     };
+    let (result_member, error_member) = (member("result"), member("error"));
+    let is_answer = result_member.is_some() || error_member.is_some();
+    let id_bytes_max = if is_answer { RESPONSE_ID_BYTES_MAX } else { REQUEST_ID_BYTES_MAX };
     let id = member("id");
-    let known_id = id.and_then(RequestId::from_json);
+    let known_id = id.and_then(|id| RequestId::up_to(id_bytes_max, id));
     let malformed =
         |code, message: &'static str| Malformed { id: known_id.clone(), error: RpcError::new(code, message) };
     match result {
@@ -123,10 +158,10 @@ pub fn parse(body: &[u8]) -> Result<Message<'_>, Malformed> {
     if member("jsonrpc").and_then(json::string).as_deref() != Some("2.0") {
         return Err(invalid("Invalid Request: jsonrpc must be \"2.0\""));
     }
-    let is_answer = member("result").is_some() || member("error").is_some();
-    let method = match member("method").map(json::string) {
-        Some(Some(method)) if !is_answer => method,
-        None if is_answer => return Ok(Message::Response),
+    let method = match (member("method").map(json::string), result_member, error_member) {
+        (Some(Some(method)), None, None) => method,
+        (None, Some(result), None) => return Ok(Message::Response { id: known_id, answer: Ok(result) }),
+        (None, None, Some(_)) => return Ok(Message::Response { id: known_id, answer: Err(()) }),
         _ => return Err(invalid("Invalid Request: neither a request nor a notification nor a response")),
     };
     if member("params").is_some_and(|params| !json::is_object(params)) {
@@ -162,28 +197,52 @@ impl RpcError {
     }
 }
 
-impl From<&CallError> for RpcError {
-    fn from(error: &CallError) -> Self {
-        Self { code: error.code, message: error.message.clone().into(), data: error.data.clone() }
-    }
-}
-
 /// The body of an error response; without `id` if the request's could not be read, for MCP knows no null ids.
 pub fn error_body(id: Option<&RequestId>, error: &RpcError) -> Bytes {
+    let mut out = Vec::with_capacity(128 + error.message.len() + error.data.as_ref().map_or(0, Bytes::len));
+    open_response(&mut out, id);
+    out.extend_from_slice(b"\"error\":");
+    append_error(&mut out, error);
+    out.push(b'}');
+    out.into()
+}
+
+/// Appends an error object; data that is no JSON is left out.
+pub(crate) fn append_error(out: &mut Vec<u8>, error: &RpcError) {
     #[derive(Serialize)]
     struct Object<'a> {
         code: i32,
         message: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
-        data: Option<&'a serde_json::value::RawValue>,
+        data: Option<&'a RawValue>,
     }
     let data = error.data.as_deref().and_then(|data| serde_json::from_slice(data).ok());
-    let mut out = Vec::with_capacity(128 + error.message.len() + error.data.as_ref().map_or(0, Bytes::len));
-    open_response(&mut out, id);
-    out.extend_from_slice(b"\"error\":");
-    append(&mut out, &Object { code: error.code, message: &error.message, data });
+    append(out, &Object { code: error.code, message: &error.message, data });
+}
+
+/// Appends an object with a list of items and maybe a cursor.
+pub(crate) fn append_list<T>(
+    out: &mut Vec<u8>,
+    name: &str,
+    items: &[T],
+    next_cursor: Option<&str>,
+    mut item: impl FnMut(&mut Vec<u8>, &T),
+) {
+    out.extend_from_slice(b"{\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":[");
+    for (at, one) in items.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        item(out, one);
+    }
+    out.push(b']');
+    if let Some(cursor) = next_cursor {
+        out.extend_from_slice(b",\"nextCursor\":");
+        append(out, &cursor);
+    }
     out.push(b'}');
-    out.into()
 }
 
 /// The body of a response whose result is what `result` appends.
@@ -252,8 +311,17 @@ mod tests {
         }
         let body = br#"{"jsonrpc":"2.0","method":"ping"}"#;
         assert_eq!(parse(body).unwrap(), Message::Notification { method: "ping".into(), params: Params::default() });
-        for answer in [r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, r#"{"jsonrpc":"2.0","id":"a","error":{"code":1}}"#] {
-            assert_eq!(parse(answer.as_bytes()).unwrap(), Message::Response);
+        let sealed = format!("\"{}\"", "a".repeat(RESPONSE_ID_BYTES_MAX - 2));
+        let sealed_id = RequestId::up_to(RESPONSE_ID_BYTES_MAX, &sealed);
+        assert_eq!(sealed_id.as_ref().unwrap().as_text(), Some(&sealed[1..sealed.len() - 1]));
+        for (answer, id, expected) in [
+            (r#"{"jsonrpc":"2.0","id":1,"result":{ "a":1.0 }}"#, Some(id("1")), Ok(r#"{ "a":1.0 }"#)),
+            (r#"{"jsonrpc":"2.0","id":"a","result":7}"#, Some(id("\"a\"")), Ok("7")),
+            (r#"{"jsonrpc":"2.0","id":"a","error":{"code":1}}"#, Some(id("\"a\"")), Err(())),
+            (r#"{"jsonrpc":"2.0","error":{"code":1}}"#, None, Err(())),
+            (&format!(r#"{{"jsonrpc":"2.0","id":{sealed},"result":{{}}}}"#), sealed_id, Ok("{}")),
+        ] {
+            assert_eq!(parse(answer.as_bytes()).unwrap(), Message::Response { id, answer: expected });
         }
     }
 
@@ -282,7 +350,9 @@ mod tests {
         let deep =
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","x":{}{}}}"#, "[".repeat(200_000), "]".repeat(200_000));
         let one = || Some("1".to_owned());
-        let cases: [(&str, i32, Option<String>); 22] = [
+        let long_id = "a".repeat(RESPONSE_ID_BYTES_MAX - 1);
+        let long_answer = format!(r#"{{"jsonrpc":"2.0","id":"{long_id}","result":{{}}}}"#);
+        let cases: [(&str, i32, Option<String>); 25] = [
             ("", -32700, None),
             (r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"#, -32700, None),
             ("\u{feff}{}", -32700, None),
@@ -297,6 +367,9 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":1,"method":7}"#, -32600, one()),
             (r#"{"jsonrpc":"2.0","id":1,"method":null,"result":{}}"#, -32600, one()),
             (r#"{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}"#, -32600, one()),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1}}"#, -32600, one()),
+            (r#"{"jsonrpc":"2.0","id":null,"error":{"code":1}}"#, -32600, None),
+            (&long_answer, -32600, None),
             (r#"{"jsonrpc":"2.0","id":1,"method":"m","params":["x"]}"#, -32602, one()),
             (r#"{"jsonrpc":"2.0","id":1,"method":"m","params":null}"#, -32602, one()),
             (r#"{"jsonrpc":"2.0","id":1,"method":"a","method":"b"}"#, -32600, one()),

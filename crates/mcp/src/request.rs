@@ -1,7 +1,8 @@
 //! What a client wants, said in no dialect.
 
 use bytes::Bytes;
-use longhaul_core::{TaskId, TtlWish};
+pub use longhaul_core::ClientCapabilities;
+use longhaul_core::{LogLevel, Target, TaskId, TtlWish};
 
 use crate::jsonrpc::RequestId;
 
@@ -17,26 +18,71 @@ const TRACEPARENT_BYTES_MAX: usize = 128;
 pub enum Request {
     /// Open a session.
     Hello(Hello),
+    /// What can you do?
+    Discover,
     /// Are you there?
     Ping,
-    /// What tools are there?
-    Tools {
+    /// What is there of this kind?
+    List {
+        /// Which list.
+        listing: Listing,
         /// Where the last page ended, sealed.
         cursor: Option<String>,
     },
-    /// Call a tool.
+    /// Call a tool, get a prompt, read a resource, or complete an argument.
     Call(Call),
+    /// Tell me when this resource changes (2025-11-25).
+    Subscribe {
+        /// Its URI.
+        uri: String,
+    },
+    /// No longer tell me (2025-11-25).
+    Unsubscribe {
+        /// The resource's URI.
+        uri: String,
+    },
+    /// From which level on the session wants log messages (2025-11-25).
+    SetLevel(LogLevel),
     /// How is the task?
     Get(TaskRef),
-    /// Wait for the task and give me what came of it.
+    /// Wait for the task and give me what came of it (2025-11-25).
     Result(TaskRef),
-    /// What tasks do I have?
-    List {
+    /// What tasks do I have? (2025-11-25)
+    Tasks {
         /// Where the last page ended, sealed.
         cursor: Option<String>,
     },
     /// Stop the task.
     Cancel(TaskRef),
+    /// Here is what the task asked for (2026-07-28).
+    Update(Update),
+    /// Tell me of these, for as long as this stream is open (2026-07-28).
+    Listen(Filter),
+}
+
+/// What can be listed page by page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Listing {
+    /// `tools/list`
+    Tools,
+    /// `prompts/list`
+    Prompts,
+    /// `resources/list`
+    Resources,
+    /// `resources/templates/list`
+    Templates,
+}
+
+impl Listing {
+    /// The member of a page that holds its items.
+    pub(crate) const fn items(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::Templates => "resourceTemplates",
+        }
+    }
 }
 
 /// The wish for a session.
@@ -50,30 +96,20 @@ pub struct Hello {
     pub client: Option<String>,
 }
 
-/// What a client can be asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ClientCapabilities {
-    /// To show a form.
-    pub elicitation_form: bool,
-    /// To open a URL.
-    pub elicitation_url: bool,
-    /// To ask its model.
-    pub sampling: bool,
-    /// To name its roots.
-    pub roots: bool,
-}
-
-/// A tool call.
+/// A call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// The tool's name.
-    pub tool: String,
-    /// The JSON object of arguments as it came; `{}` if there was none.
+    /// What is called.
+    pub target: Target,
+    /// The JSON object of arguments as it came; `{}` if there was none, as for a resource. For a completion, the object of
+    /// `argument` and `context`.
     pub arguments: Bytes,
     /// How the caller wants its answer.
     pub wants: Wants,
     /// The JSON string or integer under which the caller wants to hear of progress.
     pub progress_token: Option<Bytes>,
+    /// Set if the caller comes back with what it was asked (2026-07-28).
+    pub retry: Option<Retry>,
     /// The trace that the call belongs to.
     pub trace: TraceContext,
 }
@@ -85,6 +121,56 @@ pub enum Wants {
     Inline,
     /// As a task, kept so long.
     Task(TtlWish),
+    /// As we like: it has declared the tasks extension.
+    Either,
+}
+
+/// A caller that comes back (MCP 2026-07-28, basic/patterns/mrtr).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retry {
+    /// `requestState`, as it came.
+    pub state: Option<String>,
+    /// `inputResponses`: keys, and their values as JSON.
+    pub responses: Vec<(String, Bytes)>,
+}
+
+/// `tasks/update`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Update {
+    /// The task.
+    pub task: TaskRef,
+    /// `inputResponses`: keys, and their values as JSON.
+    pub responses: Vec<(String, Bytes)>,
+}
+
+/// What a `subscriptions/listen` asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filter {
+    /// The list of tools.
+    pub tools: bool,
+    /// The list of prompts.
+    pub prompts: bool,
+    /// The lists of resources and templates.
+    pub resources: bool,
+    /// These resources.
+    pub resource_uris: Vec<String>,
+    /// These tasks; `None` if it asked for none, which is not an empty list. What cannot be a task id is left out.
+    pub tasks: Option<Vec<TaskId>>,
+}
+
+/// What a 2026-07-28 request says of its sender, in every request anew.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Envelope {
+    /// What it can be asked.
+    pub capabilities: ClientCapabilities,
+    /// Whether it declares the tasks extension.
+    pub tasks: bool,
+    /// From which level on it wants log messages of this request.
+    pub log_level: Option<LogLevel>,
+    /// What the client calls itself, cut short.
+    pub client: Option<String>,
+    /// The trace that it belongs to.
+    pub trace: TraceContext,
 }
 
 /// A task that a client named.

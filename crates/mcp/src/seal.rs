@@ -6,111 +6,43 @@
 use std::fmt;
 use std::str::FromStr;
 
-use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use longhaul_core::limits::TOOL_NAME_BYTES_MAX;
-use longhaul_core::{Principal, TaskId, Timestamp};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use longhaul_core::{Principal, TaskId, Timestamp, WorkerId};
+pub use longhaul_seal::{BadKeyFile, FORMER_KEYS_MAX, KEY_BYTES, Keyring, NONCE_BYTES};
 
+use crate::answer::QuestionKind;
 use crate::dialect::Dialect;
 use crate::jsonrpc::RequestId;
-use crate::request::ClientCapabilities;
+use crate::request::{ClientCapabilities, Listing};
 
-/// The longest token, in characters.
-pub const TOKEN_BYTES_MAX: usize = 2048;
-/// How many former keys a keyring may have.
-pub const FORMER_KEYS_MAX: usize = 8;
-/// The length of a key, in bytes.
-pub const KEY_BYTES: usize = 32;
+/// The longest token, in characters: a `requestState` with as many questions as a call may ask, their keys as long as they
+/// may be.
+pub const TOKEN_BYTES_MAX: usize = 4096;
+/// The longest name or URI by which a list is paged, in bytes.
+pub const LIST_KEY_BYTES_MAX: usize = 2048;
 
-/// The layout of tokens, as their first byte.
-const LAYOUT: u8 = 1;
-
-/// The keys: one to seal and open with, and former ones to open with.
-pub struct Keyring {
-    current: LessSafeKey,
-    former: Vec<LessSafeKey>,
-}
-
-impl fmt::Debug for Keyring {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keyring([redacted], {} former)", self.former.len())
-    }
-}
-
-/// A key file that cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadKeyFile {
-    /// It has no key.
-    #[error("there is no key in it")]
-    Empty,
-    /// It has too many.
-    #[error("there are more than {} keys in it", FORMER_KEYS_MAX + 1)]
-    TooMany,
-    /// A line is not a key.
-    #[error("line {0} is not the base64 of {KEY_BYTES} bytes")]
-    Line(usize),
-}
-
-impl Keyring {
-    /// A keyring of a current key and up to [`FORMER_KEYS_MAX`] former ones; more are left out.
-    pub fn new(current: &[u8; KEY_BYTES], former: &[[u8; KEY_BYTES]]) -> Self {
-        Self { current: key(current), former: former.iter().take(FORMER_KEYS_MAX).map(key).collect() }
-    }
-
-    /// Reads a key file: a line of base64 for each key, the current one first. Empty lines and those that start with
-    /// `#` are skipped.
-    pub fn parse(file: &str) -> Result<Self, BadKeyFile> {
-        let mut keys = Vec::new();
-        for (at, line) in file.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            let bytes = STANDARD.decode(line).ok().and_then(|bytes| <[u8; KEY_BYTES]>::try_from(bytes).ok());
-            keys.push(bytes.ok_or(BadKeyFile::Line(at + 1))?);
-        }
-        match keys.as_slice() {
-            [] => Err(BadKeyFile::Empty),
-            [_, former @ ..] if former.len() > FORMER_KEYS_MAX => Err(BadKeyFile::TooMany),
-            [current, former @ ..] => Ok(Self::new(current, former)),
-        }
-    }
-
-    /// Seals `token` for `principal`. The nonce comes from the operating system's random source; GCM-SIV forgives an
-    /// accidental repetition, of which plain GCM would make a disaster.
-    pub fn seal<T: Token>(&self, principal: &Principal, token: &T, nonce: [u8; NONCE_LEN]) -> String {
-        let mut sealed = Vec::with_capacity(128);
-        put_i64(&mut sealed, token.expires_at().as_micros());
-        token.write(&mut sealed);
-        let bound = bound_to::<T>(principal);
-        self.current
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(bound), &mut sealed)
-            .expect("invariant: a token is far shorter than the cipher's limit");
-        let mut text = Vec::with_capacity(1 + NONCE_LEN + sealed.len());
-        text.push(LAYOUT);
-        text.extend_from_slice(&nonce);
-        text.extend_from_slice(&sealed);
-        URL_SAFE_NO_PAD.encode(text)
-    }
-
+/// Seals tokens with a [`Keyring`], and opens them.
+pub trait Seal {
+    /// Seals `token` for `principal`, with a nonce from the operating system's random source.
+    fn seal<T: Token>(&self, principal: &Principal, token: &T, nonce: [u8; NONCE_BYTES]) -> String;
     /// Opens what was sealed for `principal`, if it has not expired by `now`.
-    pub fn open<T: Token>(&self, principal: &Principal, token: &str, now: Timestamp) -> Option<T> {
+    fn open<T: Token>(&self, principal: &Principal, token: &str, now: Timestamp) -> Option<T>;
+}
+
+impl Seal for Keyring {
+    fn seal<T: Token>(&self, principal: &Principal, token: &T, nonce: [u8; NONCE_BYTES]) -> String {
+        let mut plain = Vec::with_capacity(128);
+        put_i64(&mut plain, token.expires_at().as_micros());
+        token.write(&mut plain);
+        URL_SAFE_NO_PAD.encode(self.seal_bytes(&bound_to::<T>(principal), &plain, nonce))
+    }
+
+    fn open<T: Token>(&self, principal: &Principal, token: &str, now: Timestamp) -> Option<T> {
         if token.len() > TOKEN_BYTES_MAX {
             return None;
         }
-        let bytes = URL_SAFE_NO_PAD.decode(token).ok()?;
-        let (&[LAYOUT], rest) = bytes.split_first_chunk::<1>()? else { return None };
-        let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>()?;
-        let bound = bound_to::<T>(principal);
-        let open_with = |key: &LessSafeKey| {
-            let mut sealed = sealed.to_vec();
-            let nonce = Nonce::assume_unique_for_key(*nonce);
-            let length = key.open_in_place(nonce, Aad::from(&bound), &mut sealed).ok()?.len();
-            sealed.truncate(length);
-            Some(sealed)
-        };
-        let plain = std::iter::once(&self.current).chain(&self.former).find_map(open_with)?;
+        let plain = self.open_bytes(&bound_to::<T>(principal), &URL_SAFE_NO_PAD.decode(token).ok()?)?;
         let mut plain = Reader(&plain);
         let expires_at = Timestamp::from_micros(plain.i64()?);
         if expires_at <= now {
@@ -119,11 +51,6 @@ impl Keyring {
         let token = T::read(expires_at, &mut plain)?;
         plain.0.is_empty().then_some(token)
     }
-}
-
-fn key(bytes: &[u8; KEY_BYTES]) -> LessSafeKey {
-    let key = UnboundKey::new(&AES_256_GCM_SIV, bytes).expect("invariant: the cipher's keys have this length");
-    LessSafeKey::new(key)
 }
 
 /// What a token is bound to, besides its content: its kind and its principal.
@@ -135,7 +62,7 @@ fn bound_to<T: Token>(principal: &Principal) -> Vec<u8> {
     bound
 }
 
-/// What can be sealed: [`Session`], [`TaskCursor`], [`ToolCursor`], [`EventId`].
+/// What can be sealed: [`Session`], [`TaskCursor`], [`ListCursor`], [`EventId`], [`RequestState`], [`RunQuestion`].
 pub trait Token: Content {}
 
 impl<T: Content> Token for T {}
@@ -195,10 +122,12 @@ pub struct TaskCursor {
     pub expires_at: Timestamp,
 }
 
-/// Where a page of tools ended.
+/// Where a page of a list ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolCursor {
-    /// The name of the page's last tool.
+pub struct ListCursor {
+    /// Which list.
+    pub listing: Listing,
+    /// The name or URI of the page's last item, of at most [`LIST_KEY_BYTES_MAX`] bytes.
     pub after: String,
     /// When the cursor is no longer good.
     pub expires_at: Timestamp,
@@ -221,17 +150,53 @@ pub struct EventId {
     pub expires_at: Timestamp,
 }
 
+/// What a caller of 2026-07-28 comes back with to a call that asked it something (`requestState`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestState {
+    /// The worker on which the call waits.
+    pub worker: WorkerId,
+    /// The run that waits.
+    pub run: String,
+    /// How often it had asked.
+    pub round: u32,
+    /// The SHA-256 of the call's method, name and [`canonical`](crate::canonical()) arguments: it answers no other call.
+    pub call: [u8; 32],
+    /// The keys of the questions, and what kind of answer each wants; at most
+    /// [`QUESTIONS_MAX`](longhaul_core::input::QUESTIONS_MAX).
+    pub keys: Vec<(String, QuestionKind)>,
+    /// When the run no longer waits.
+    pub expires_at: Timestamp,
+}
+
+/// A question of a 2025-11-25 call that is not a task, as the id of the request that asks it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunQuestion {
+    /// The worker on which the call waits.
+    pub worker: WorkerId,
+    /// The run that waits.
+    pub run: String,
+    /// The question's key.
+    pub key: String,
+    /// What kind of answer it wants.
+    pub kind: QuestionKind,
+    /// When the run no longer waits.
+    pub expires_at: Timestamp,
+}
+
 mod private {
     use super::Reader;
     use longhaul_core::Timestamp;
 
-    /// Says what a token is used for. Never renumber: it would let a token of one kind pass for another.
+    /// Says what a token is used for. Never renumber, nor use 3 again, which was a cursor of another layout: it would let a
+    /// token of one kind pass for another.
     #[derive(Clone, Copy)]
     pub enum Kind {
         Session = 1,
         TaskCursor = 2,
-        ToolCursor = 3,
         EventId = 4,
+        ListCursor = 5,
+        RequestState = 6,
+        RunQuestion = 7,
     }
 
     /// How a token is laid out. Private, so that a kind is never used twice.
@@ -257,6 +222,8 @@ impl Content for Session {
         out.push(match self.dialect {
             Dialect::V2025_06_18 => 1,
             Dialect::V2025_11_25 => 2,
+            // Has no sessions, and is not read back.
+            Dialect::V2026_07_28 => 0,
         });
         let ClientCapabilities { elicitation_form, elicitation_url, sampling, roots } = self.capabilities;
         let flags = [elicitation_form, elicitation_url, sampling, roots];
@@ -300,19 +267,32 @@ impl Content for TaskCursor {
     }
 }
 
-impl Content for ToolCursor {
-    const KIND: Kind = Kind::ToolCursor;
+impl Content for ListCursor {
+    const KIND: Kind = Kind::ListCursor;
 
     fn expires_at(&self) -> Timestamp {
         self.expires_at
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        put_text(out, longhaul_core::limits::cut(&self.after, TOOL_NAME_BYTES_MAX));
+        out.push(match self.listing {
+            Listing::Tools => 1,
+            Listing::Prompts => 2,
+            Listing::Resources => 3,
+            Listing::Templates => 4,
+        });
+        put_text(out, longhaul_core::limits::cut(&self.after, LIST_KEY_BYTES_MAX));
     }
 
     fn read(expires_at: Timestamp, from: &mut Reader<'_>) -> Option<Self> {
-        Some(Self { after: from.text()?.to_owned(), expires_at })
+        let listing = match from.byte()? {
+            1 => Listing::Tools,
+            2 => Listing::Prompts,
+            3 => Listing::Resources,
+            4 => Listing::Templates,
+            _ => return None,
+        };
+        Some(Self { listing, after: from.text()?.to_owned(), expires_at })
     }
 }
 
@@ -345,6 +325,73 @@ impl Content for EventId {
         let request = if flags & 2 == 2 { Some(RequestId::from_json(from.text()?)?) } else { None };
         Some(Self { session, stream, task, request, seq, expires_at })
     }
+}
+
+impl Content for RequestState {
+    const KIND: Kind = Kind::RequestState;
+
+    fn expires_at(&self) -> Timestamp {
+        self.expires_at
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        put_worker(out, &self.worker);
+        put_text(out, &self.run);
+        out.extend_from_slice(&self.round.to_be_bytes());
+        out.extend_from_slice(&self.call);
+        for (key, kind) in &self.keys {
+            put_kind(out, *kind);
+            put_text(out, key);
+        }
+    }
+
+    fn read(expires_at: Timestamp, from: &mut Reader<'_>) -> Option<Self> {
+        let worker = from.worker()?;
+        let run = from.text()?.to_owned();
+        let round = from.chunk().map(u32::from_be_bytes)?;
+        let call = from.chunk()?;
+        let mut keys = Vec::new();
+        while !from.0.is_empty() {
+            let kind = from.kind()?;
+            keys.push((from.text()?.to_owned(), kind));
+        }
+        Some(Self { worker, run, round, call, keys, expires_at })
+    }
+}
+
+impl Content for RunQuestion {
+    const KIND: Kind = Kind::RunQuestion;
+
+    fn expires_at(&self) -> Timestamp {
+        self.expires_at
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        put_worker(out, &self.worker);
+        put_text(out, &self.run);
+        put_kind(out, self.kind);
+        put_text(out, &self.key);
+    }
+
+    fn read(expires_at: Timestamp, from: &mut Reader<'_>) -> Option<Self> {
+        let worker = from.worker()?;
+        let run = from.text()?.to_owned();
+        let kind = from.kind()?;
+        Some(Self { worker, run, key: from.text()?.to_owned(), kind, expires_at })
+    }
+}
+
+fn put_worker(out: &mut Vec<u8>, worker: &WorkerId) {
+    put_text(out, &worker.name);
+    put_text(out, &worker.incarnation);
+}
+
+fn put_kind(out: &mut Vec<u8>, kind: QuestionKind) {
+    out.push(match kind {
+        QuestionKind::Elicitation => 1,
+        QuestionKind::Sampling => 2,
+        QuestionKind::Roots => 3,
+    });
 }
 
 fn put_i64(out: &mut Vec<u8>, number: i64) {
@@ -384,6 +431,20 @@ impl<'a> Reader<'a> {
         self.chunk().map(u128::from_be_bytes)
     }
 
+    fn worker(&mut self) -> Option<WorkerId> {
+        let name = self.text()?.to_owned();
+        Some(WorkerId { name, incarnation: self.text()?.to_owned() })
+    }
+
+    fn kind(&mut self) -> Option<QuestionKind> {
+        match self.byte()? {
+            1 => Some(QuestionKind::Elicitation),
+            2 => Some(QuestionKind::Sampling),
+            3 => Some(QuestionKind::Roots),
+            _ => None,
+        }
+    }
+
     fn text(&mut self) -> Option<&'a str> {
         let length = usize::try_from(self.chunk().map(u32::from_be_bytes)?).ok()?;
         let (text, rest) = self.0.split_at_checked(length)?;
@@ -394,13 +455,14 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_core::input::{KEY_BYTES_MAX, QUESTIONS_MAX};
     use longhaul_core::{Caller, TenantId};
 
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_micros(1_000_000);
     const LATER: Timestamp = Timestamp::from_micros(1_000_001);
-    const NONCE: [u8; NONCE_LEN] = [9; NONCE_LEN];
+    const NONCE: [u8; NONCE_BYTES] = [9; NONCE_BYTES];
 
     fn keys(current: u8, former: &[u8]) -> Keyring {
         Keyring::new(&[current; KEY_BYTES], &former.iter().map(|byte| [*byte; KEY_BYTES]).collect::<Vec<_>>())
@@ -450,7 +512,28 @@ mod tests {
         }
         let id = TaskId::from_random(u128::MAX);
         round(&who, &TaskCursor { created_at: Timestamp::from_micros(-1), id, expires_at: LATER });
-        round(&who, &ToolCursor { after: "é".repeat(TOOL_NAME_BYTES_MAX / 2), expires_at: LATER });
+        for listing in [Listing::Tools, Listing::Prompts, Listing::Resources, Listing::Templates] {
+            round(&who, &ListCursor { listing, after: "é".repeat(LIST_KEY_BYTES_MAX / 2), expires_at: LATER });
+        }
+        let worker = || WorkerId { name: "w".repeat(128), incarnation: "0".repeat(32) };
+        let kinds = [QuestionKind::Elicitation, QuestionKind::Sampling, QuestionKind::Roots];
+        for (count, kind) in (0..=QUESTIONS_MAX).step_by(16).zip(kinds) {
+            let key = |at| (format!("{at:0width$}", width = KEY_BYTES_MAX), kind);
+            let state = RequestState {
+                worker: worker(),
+                run: "f".repeat(32),
+                round: u32::MAX,
+                call: [7; 32],
+                keys: (0..count).map(key).collect(),
+                expires_at: LATER,
+            };
+            round(&who, &state);
+            let key = "k".repeat(KEY_BYTES_MAX);
+            let question = RunQuestion { worker: worker(), run: "f".repeat(32), key, kind, expires_at: LATER };
+            round(&who, &question);
+            let id = keys(1, &[]).seal(&who, &question, NONCE);
+            assert!(id.len() + 2 <= crate::jsonrpc::RESPONSE_ID_BYTES_MAX, "it is the id of a request");
+        }
         let long = format!("\"{}\"", "a".repeat(crate::jsonrpc::REQUEST_ID_BYTES_MAX - 2));
         for (request, task) in
             [(None, None), (Some("1"), None), (Some("\"1\""), Some(5)), (Some(&*long), Some(u128::MAX))]
@@ -466,14 +549,23 @@ mod tests {
             (keys(1, &[]), TaskCursor { created_at: NOW, id: TaskId::from_random(1), expires_at: LATER });
         let text = keys.seal(&who, &cursor, NONCE);
         assert_eq!(keys.open::<Session>(&who, &text, NOW), None);
-        assert_eq!(keys.open::<ToolCursor>(&who, &text, NOW), None);
+        assert_eq!(keys.open::<ListCursor>(&who, &text, NOW), None);
+        assert_eq!(keys.open::<RequestState>(&who, &text, NOW), None);
+        assert_eq!(keys.open::<RunQuestion>(&who, &text, NOW), None);
         assert_eq!(keys.open::<EventId>(&who, &text, NOW), None);
         assert_eq!(keys.open::<TaskCursor>(&who, &text, NOW), Some(cursor));
         // These have the length and the bytes of another kind: only what they are bound to tells them apart.
-        let named = |after: &str| ToolCursor { after: after.to_owned(), expires_at: LATER };
-        let text = keys.seal(&who, &named("12345678901234567890"), NONCE);
+        let named = |after: &str| ListCursor { listing: Listing::Tools, after: after.to_owned(), expires_at: LATER };
+        let text = keys.seal(&who, &named("1234567890123456789"), NONCE);
         assert_eq!(keys.open::<TaskCursor>(&who, &text, NOW), None);
-        let text = keys.seal(&who, &named("123456789012\u{1}\u{0}"), NONCE);
+        let text = keys.seal(&who, &named("12345678901\u{1}\u{0}"), NONCE);
+        assert_eq!(keys.open::<Session>(&who, &text, NOW), None);
+    }
+
+    #[test]
+    fn no_session_speaks_a_dialect_without_sessions() {
+        let (who, keys) = (principal("t", "a"), keys(1, &[]));
+        let text = keys.seal(&who, &Session { dialect: Dialect::V2026_07_28, ..session() }, NONCE);
         assert_eq!(keys.open::<Session>(&who, &text, NOW), None);
     }
 
@@ -503,30 +595,6 @@ mod tests {
             assert_eq!(keys.open::<Session>(&who, bad, NOW), None, "{bad}");
         }
         assert_eq!(keys.open(&who, &text, NOW), Some(session()));
-    }
-
-    #[test]
-    fn a_key_file_has_a_key_on_each_line_the_current_one_first() {
-        let line = |byte: u8| STANDARD.encode([byte; KEY_BYTES]);
-        let file = format!("# keys\n{}\n\n  {}\r\n", line(1), line(2));
-        let read = Keyring::parse(&file).unwrap();
-        let who = principal("t", "a");
-        assert_eq!(keys(1, &[]).open(&who, &read.seal(&who, &session(), NONCE), NOW), Some(session()));
-        assert_eq!(read.open(&who, &keys(2, &[]).seal(&who, &session(), NONCE), NOW), Some(session()));
-        assert_eq!(format!("{read:?}"), "Keyring([redacted], 1 former)");
-
-        let short = STANDARD.encode([1; KEY_BYTES - 1]);
-        let many = vec![line(1); FORMER_KEYS_MAX + 2].join("\n");
-        for (bad, why) in [
-            ("", BadKeyFile::Empty),
-            ("# none\n", BadKeyFile::Empty),
-            (&*format!("{}\n!", line(1)), BadKeyFile::Line(2)),
-            (&*short, BadKeyFile::Line(1)),
-            (&*many, BadKeyFile::TooMany),
-        ] {
-            assert_eq!(Keyring::parse(bad).unwrap_err(), why);
-        }
-        assert!(Keyring::parse(&vec![line(1); FORMER_KEYS_MAX + 1].join("\n")).is_ok());
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The proof that a call was let in.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use longhaul_core::{NewTask, Principal, TaskId, TtlWish};
-use longhaul_rpc::Invocation;
+use longhaul_core::{Claimed, ClientCapabilities, NewTask, Principal, Target, TaskId, TtlWish};
+use longhaul_rpc::{Invocation, Line};
 
 use crate::chain::Call;
 
@@ -33,6 +35,8 @@ pub struct Wish {
     pub session: Option<String>,
     /// The trace that the call belongs to (W3C `traceparent`).
     pub traceparent: Option<String>,
+    /// What the caller can be asked.
+    pub client: ClientCapabilities,
 }
 
 impl Admitted {
@@ -40,23 +44,65 @@ impl Admitted {
         Self { principal, call }
     }
 
-    /// The call as a task.
-    pub fn new_task(self, id: TaskId, wish: Wish) -> NewTask {
-        let Wish { ttl, progress_token, session, traceparent } = wish;
-        let Self { principal: owner, call: Call { tool, arguments } } = self;
-        NewTask { id, owner, tool, arguments, ttl, progress_token, session, traceparent }
+    /// The call as a task; `None` if it is not a tool's.
+    pub fn new_task(self, id: TaskId, wish: Wish) -> Option<NewTask> {
+        self.task(id, wish, None)
     }
 
-    /// The call as one that is answered at once; `progress` if its caller wants to hear how far it is.
-    pub fn invocation(self, progress: bool) -> Invocation {
-        let Self { principal, call: Call { tool, arguments } } = self;
-        Invocation { principal, tool, arguments, progress }
+    /// The call as a task, and the same call in case there is no room for the task and it need not be one.
+    pub fn task_or_call(self, id: TaskId, wish: Wish) -> Option<(NewTask, Self)> {
+        let other = Self { principal: self.principal.clone(), call: self.call.clone() };
+        Some((self.task(id, wish, None)?, other))
+    }
+
+    /// The call as one that is answered at once, or goes on as a task.
+    pub fn invocation(self, how: How) -> (Invocation, Becoming) {
+        let (principal, Call { target, arguments }) = (self.principal.clone(), self.call.clone());
+        let How { client, line, park, may_become_task } = how;
+        let invocation = Invocation { principal, target, arguments, client, line, park, may_become_task };
+        (invocation, Becoming(self))
+    }
+
+    /// The call as one that has begun elsewhere, and may go on as a task.
+    pub fn resumed(self) -> Becoming {
+        Becoming(self)
+    }
+
+    fn task(self, id: TaskId, wish: Wish, claimed: Option<Claimed>) -> Option<NewTask> {
+        let Wish { ttl, progress_token, session, traceparent, client } = wish;
+        let Self { principal: owner, call: Call { target, arguments } } = self;
+        let Target::Tool(tool) = target else { return None };
+        Some(NewTask { id, owner, tool, arguments, ttl, progress_token, session, traceparent, client, claimed })
+    }
+}
+
+/// How a call is to be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct How {
+    /// What its caller can be asked.
+    pub client: ClientCapabilities,
+    /// What its caller wants to hear meanwhile.
+    pub line: Line,
+    /// How long it waits parked for its caller, once it asks; `None` if the caller stays on the line.
+    pub park: Option<Duration>,
+    /// Whether it may go on as a task.
+    pub may_become_task: bool,
+}
+
+/// A call that was let in, has begun, and may go on as a task in the hands that have it.
+#[derive(Debug)]
+pub struct Becoming(Admitted);
+
+impl Becoming {
+    /// The task that it goes on as; `None` if it is not a tool's.
+    pub fn new_task(self, id: TaskId, wish: Wish, claimed: Claimed) -> Option<NewTask> {
+        self.0.task(id, wish, Some(claimed))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use longhaul_core::{Caller, TenantId};
+    use longhaul_core::{Caller, LeaseToken, TenantId, WorkerId};
 
     use super::*;
     use crate::chain::Chain;
@@ -64,19 +110,37 @@ mod tests {
     #[test]
     fn an_admitted_call_is_carried_out_as_its_caller_sent_it() {
         let principal = Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) };
-        let call = Call { tool: "echo".into(), arguments: Bytes::from_static(b"{ \"n\": 1e2 }") };
+        let target = Target::Tool("echo".into());
+        let call = Call { target: target.clone(), arguments: Bytes::from_static(b"{ \"n\": 1e2 }") };
         let wish = Wish { ttl: TtlWish::Ms(7), session: Some("s".into()), ..Wish::default() };
 
         let admit = || Chain.admit(principal.clone(), call.clone()).unwrap();
-        let task = admit().new_task(TaskId::from_random(1), wish);
-        assert_eq!((&task.owner, &task.tool, &task.arguments), (&principal, &call.tool, &call.arguments));
-        assert_eq!((task.ttl, task.session.as_deref()), (TtlWish::Ms(7), Some("s")));
+        let task = admit().new_task(TaskId::from_random(1), wish.clone()).unwrap();
+        assert_eq!((&task.owner, &*task.tool, &task.arguments), (&principal, "echo", &call.arguments));
+        assert_eq!((task.ttl, task.session.as_deref(), &task.claimed), (TtlWish::Ms(7), Some("s"), &None));
 
-        let invocation = admit().invocation(true);
+        let (same, call_itself) = admit().task_or_call(TaskId::from_random(1), wish.clone()).unwrap();
+        assert_eq!(same, task);
+        assert_eq!(call_itself.new_task(TaskId::from_random(1), wish.clone()), Some(same));
+
+        let how = How { may_become_task: true, ..How::default() };
+        let (invocation, becoming) = admit().invocation(how);
         assert_eq!(
-            (invocation.principal, invocation.tool, invocation.arguments),
-            (principal, call.tool, call.arguments)
+            (invocation.principal, invocation.target, invocation.arguments),
+            (principal, target, call.arguments)
         );
-        assert!(invocation.progress);
+        assert!(invocation.may_become_task && invocation.park.is_none());
+        let worker = WorkerId { name: "w".into(), incarnation: "1".into() };
+        let claimed = Claimed { worker, token: LeaseToken("t".into()) };
+        let same = becoming.new_task(TaskId::from_random(1), wish, claimed.clone()).unwrap();
+        assert_eq!(same, NewTask { claimed: Some(claimed), ..task });
+    }
+
+    #[test]
+    fn only_a_tool_call_becomes_a_task() {
+        let principal = Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) };
+        let call = Call { target: Target::Prompt("p".into()), arguments: Bytes::new() };
+        let admitted = Chain.admit(principal, call).unwrap();
+        assert_eq!(admitted.new_task(TaskId::from_random(1), Wish::default()), None);
     }
 }

@@ -1,15 +1,15 @@
 //! The order of the checks.
 
 use bytes::Bytes;
-use longhaul_core::{Principal, Refusal};
+use longhaul_core::{Principal, Refusal, Target};
 
 use crate::admitted::Admitted;
 
 /// What a caller wants done. The checks see the very bytes that the tool will see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// The tool.
-    pub tool: String,
+    /// What is called.
+    pub target: Target,
     /// The JSON object of arguments, as it came.
     pub arguments: Bytes,
 }

@@ -8,5 +8,5 @@
 mod admitted;
 mod chain;
 
-pub use admitted::{Admitted, Wish};
+pub use admitted::{Admitted, Becoming, How, Wish};
 pub use chain::{Call, Chain};

@@ -1,8 +1,14 @@
 //! The traits over a connection.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use futures::StreamExt as _;
-use longhaul_core::{Fence, NewTask, Outcome, Principal, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
+use futures::stream::BoxStream;
+use longhaul_core::{
+    Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Task, TaskId, Timestamp,
+    WorkerId, WorkerInfo,
+};
 use tonic::transport::Channel;
 
 use crate::convert::{self, Bad};
@@ -10,8 +16,8 @@ use crate::link::{Links, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{Answers, DEADLINE, Open, Pipes};
 use crate::{
-    Assignment, CallEvent, CallEvents, Calls, Claim, Control, Directive, Directives, Error, Invocation, Page, Position,
-    Report, TaskCount, Tasks, Work,
+    Answers as CallAnswers, Assignment, CallEvent, CallEvents, Calls, Claim, Control, Directive, Directives, Error,
+    Invocation, Page, Position, Report, Resume, SessionNote, TaskCount, Tasks, Work,
 };
 
 /// How to reach the replicas of a role.
@@ -130,6 +136,36 @@ impl Tasks for TasksClient {
     async fn cancel(&self, principal: &Principal, id: TaskId) -> Result<Task, Error> {
         match self.call(tasks_request::Verb::Cancel(owned(principal, id))).await? {
             tasks_reply::Answer::Task(task) => Ok(convert::task_from(task)?),
+            _ => unexpected(),
+        }
+    }
+
+    async fn respond(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        answers: Vec<(InputKey, InputResponse)>,
+    ) -> Result<Task, Error> {
+        let respond = pb::Respond {
+            principal: Some(convert::principal_to(principal)),
+            id: id.to_string(),
+            answers: convert::keyed_to(answers),
+        };
+        match self.call(tasks_request::Verb::Respond(respond)).await? {
+            tasks_reply::Answer::Task(task) => Ok(convert::task_from(task)?),
+            _ => unexpected(),
+        }
+    }
+
+    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+        let carry = pb::Carry {
+            principal: Some(convert::principal_to(principal)),
+            id: id.to_string(),
+            stream: stream.to_owned(),
+            lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),
+        };
+        match self.call(tasks_request::Verb::Carry(carry)).await? {
+            tasks_reply::Answer::Carried(carried) => Ok(carried.granted),
             _ => unexpected(),
         }
     }
@@ -262,6 +298,26 @@ impl Work for WorkClient {
         }
     }
 
+    async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, timeout: Duration) -> Result<Task, Error> {
+        let request = pb::RequestInput {
+            fence: Some(convert::fence_to(fence)),
+            requests: convert::requests_to(requests),
+            timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+        };
+        match self.call(work_request::Verb::RequestInput(request)).await? {
+            work_reply::Answer::Task(task) => Ok(convert::task_from(task)?),
+            _ => unexpected(),
+        }
+    }
+
+    async fn collect(&self, fence: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
+        let collect = pb::Collect { fence: Some(convert::fence_to(fence)), have };
+        match self.call(work_request::Verb::Collect(collect)).await? {
+            work_reply::Answer::Collected(collected) => Ok(convert::collected_from(collected)?),
+            _ => unexpected(),
+        }
+    }
+
     async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error> {
         let complete =
             pb::Complete { fence: Some(convert::fence_to(fence)), outcome: Some(convert::outcome_to(outcome)) };
@@ -298,26 +354,98 @@ impl CallsClient {
 impl Calls for CallsClient {
     async fn invoke(&self, call: Invocation) -> Result<CallEvents, Error> {
         let answers = self.0.open(calls_request::Verb::Invoke(convert::invocation_to(call))).await?;
+        Ok(events(answers))
+    }
+
+    async fn resume(&self, resume: Resume) -> Result<CallEvents, Error> {
+        let answers = self.0.open(calls_request::Verb::Resume(convert::resume_to(resume))).await?;
+        Ok(events(answers))
+    }
+
+    async fn respond(&self, principal: &Principal, run: &str, answers: CallAnswers) -> Result<(), Error> {
+        let respond = pb::RespondCall {
+            principal: Some(convert::principal_to(principal)),
+            run: run.to_owned(),
+            answers: convert::answers_to(answers),
+        };
+        self.done(calls_request::Verb::Respond(respond)).await
+    }
+
+    async fn became(&self, run: &str, task: Option<Task>) -> Result<(), Error> {
+        let became = pb::Became { run: run.to_owned(), task: task.map(convert::task_to) };
+        self.done(calls_request::Verb::Became(became)).await
+    }
+
+    async fn watch(&self, uri: &str) -> Result<BoxStream<'static, Result<(), Error>>, Error> {
+        let answers = self.0.open(calls_request::Verb::Watch(pb::Watch { uri: uri.to_owned() })).await?;
         Ok(futures::stream::unfold(Some(answers), async |answers| {
             let mut answers = answers?;
-            let event = match answers.next().await {
-                Some(calls_reply::Answer::Progress(progress)) => {
-                    return Some((Ok(CallEvent::Progress(convert::progress_from(progress))), Some(answers)));
+            let error = match answers.next().await {
+                Some(calls_reply::Answer::Updated(_)) => return Some((Ok(()), Some(answers))),
+                Some(calls_reply::Answer::Done(_)) => {
+                    answers.done();
+                    return None;
                 }
-                Some(calls_reply::Answer::Outcome(outcome)) => {
-                    convert::outcome_from(outcome).map(CallEvent::Outcome).map_err(Error::from)
-                }
-                Some(calls_reply::Answer::Refusal(refusal)) => {
-                    Err(convert::refusal_from(refusal).map_or_else(Error::from, Error::from))
-                }
-                Some(calls_reply::Answer::Fault(fault)) => Err(convert::fault_from(fault)),
-                None => Err(Error::Unavailable("the worker's connection broke".into())),
+                Some(answer) => plain_call(answer).err().unwrap_or_else(|| Error::Fault("not an update".into())),
+                None => Error::Unavailable("the worker's connection broke".into()),
             };
             answers.done();
-            Some((event, None))
+            Some((Err(error), None))
         })
         .boxed())
     }
+}
+
+impl CallsClient {
+    async fn done(&self, verb: calls_request::Verb) -> Result<(), Error> {
+        match plain_call(self.0.call(verb).await?)? {
+            calls_reply::Answer::Done(_) => Ok(()),
+            _ => unexpected(),
+        }
+    }
+}
+
+fn plain_call(answer: calls_reply::Answer) -> Result<calls_reply::Answer, Error> {
+    match answer {
+        calls_reply::Answer::Refusal(refusal) => Err(convert::refusal_from(refusal)?.into()),
+        calls_reply::Answer::Fault(fault) => Err(convert::fault_from(fault)),
+        answer => Ok(answer),
+    }
+}
+
+fn events(answers: Answers<pb::CallsRequest, pb::CallsReply>) -> CallEvents {
+    futures::stream::unfold(Some(answers), async |answers| {
+        let mut answers = answers?;
+        let read = match answers.next().await {
+            // The worker hangs up on a run that is parked or has become a task.
+            Some(calls_reply::Answer::Done(_)) => {
+                answers.done();
+                return None;
+            }
+            Some(answer) => plain_call(answer).and_then(|answer| Ok(event_from(answer)?)),
+            None => Err(Error::Unavailable("the worker's connection broke".into())),
+        };
+        let is_last = matches!(read, Err(_) | Ok(CallEvent::Outcome(_)));
+        if is_last {
+            answers.done();
+        }
+        Some((read, (!is_last).then_some(answers)))
+    })
+    .boxed()
+}
+
+fn event_from(answer: calls_reply::Answer) -> Result<CallEvent, Bad> {
+    use calls_reply::Answer;
+    Ok(match answer {
+        Answer::Progress(progress) => CallEvent::Progress(convert::progress_from(progress)),
+        Answer::Log(log) => CallEvent::Log(convert::log_from(log)?),
+        Answer::Asked(asked) => CallEvent::Asked(convert::asked_from(asked)?),
+        Answer::Becoming(pb::Becoming { run, claimed }) => {
+            CallEvent::Becoming { run, claimed: convert::claimed_from(claimed.ok_or(Bad("claimed"))?)? }
+        }
+        Answer::Outcome(outcome) => CallEvent::Outcome(convert::outcome_from(outcome)?),
+        Answer::Refusal(_) | Answer::Fault(_) | Answer::Done(_) | Answer::Updated(_) => return Err(Bad("event")),
+    })
 }
 
 /// [`Control`] over a connection.
@@ -366,15 +494,61 @@ impl Control for ControlClient {
         Ok(())
     }
 
-    async fn ended_sessions(&self, after: &str) -> Result<Vec<String>, Error> {
+    async fn set_log_level(&self, session: &str, level: LogLevel, expires_at: Timestamp) -> Result<(), Error> {
+        let set = pb::SetLogLevelRequest {
+            session: session.to_owned(),
+            level: level.name().to_owned(),
+            expires_at: expires_at.as_micros(),
+        };
+        self.ask(|mut client| {
+            let request = self.token.sign(tonic::Request::new(set.clone()));
+            async move { client.set_log_level(request).await }
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error> {
+        let all = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(pb::SessionsRequest { after: after.to_owned() }));
+                async move { client.sessions(request).await }
+            })
+            .await?;
+        Ok(convert::notes_from(all.into_inner().sessions)?)
+    }
+
+    async fn subscribe(
+        &self,
+        session: &str,
+        uri: &str,
+        subscribed: bool,
+        expires_at: Timestamp,
+    ) -> Result<bool, Error> {
+        let subscribe = pb::SubscribeRequest {
+            session: session.to_owned(),
+            uri: uri.to_owned(),
+            subscribed,
+            expires_at: expires_at.as_micros(),
+        };
+        let taken = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(subscribe.clone()));
+                async move { client.subscribe(request).await }
+            })
+            .await?;
+        Ok(taken.into_inner().taken)
+    }
+
+    async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error> {
         let all = self
             .ask(|mut client| {
                 let request =
-                    self.token.sign(tonic::Request::new(pb::EndedSessionsRequest { after: after.to_owned() }));
-                async move { client.ended_sessions(request).await }
+                    self.token.sign(tonic::Request::new(pb::SubscriptionsRequest { session: session.to_owned() }));
+                async move { client.subscriptions(request).await }
             })
             .await?;
-        Ok(all.into_inner().sessions)
+        Ok(all.into_inner().uris)
     }
 }
 

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use longhaul_core::{
-    CallError, Caller, Ending, Fence, Interruption, Lease, LeaseToken, LimitScope, NewTask, Outcome, Phase, Principal,
-    Progress, Refusal, Task, TaskId, TaskSupport, TenantId, Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
+    CallError, Caller, Claimed, ClientCapabilities, Ending, Fence, Input, InputKey, InputRequest, InputResponse,
+    InputState, Interruption, Lease, LeaseToken, LimitScope, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal,
+    Progress, PromptDef, Question, Refusal, ResourceDef, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId,
+    Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
 };
 
 use crate::pb;
 use crate::pipe::{Reply, Request};
-use crate::{Assignment, Claim, Directive, Error, Invocation};
+use crate::{Answers, Asked, Assignment, Claim, Directive, Error, Invocation, Line, Resume, SessionNote};
 
 /// A frame lacks the named part, or it has another shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +58,21 @@ pub(crate) fn new_task_to(task: NewTask) -> pb::NewTask {
         progress_token: task.progress_token,
         session: task.session,
         traceparent: task.traceparent,
+        client: task.client.bits().into(),
+        claimed: task.claimed.map(claimed_to),
     }
+}
+
+pub(crate) fn claimed_to(claimed: Claimed) -> pb::Claimed {
+    pb::Claimed { worker: Some(worker_id_to(&claimed.worker)), token: claimed.token.0 }
+}
+
+pub(crate) fn claimed_from(claimed: pb::Claimed) -> Read<Claimed> {
+    Ok(Claimed { worker: worker_id_from(claimed.worker)?, token: LeaseToken(claimed.token) })
+}
+
+fn client_from(bits: u32) -> Read<ClientCapabilities> {
+    Ok(ClientCapabilities::from_bits(u8::try_from(bits).map_err(|_| Bad("client"))?))
 }
 
 pub(crate) fn new_task_from(task: pb::NewTask) -> Read<NewTask> {
@@ -74,6 +90,8 @@ pub(crate) fn new_task_from(task: pb::NewTask) -> Read<NewTask> {
         progress_token: task.progress_token,
         session: task.session,
         traceparent: task.traceparent,
+        client: client_from(task.client)?,
+        claimed: task.claimed.map(claimed_from).transpose()?,
     })
 }
 
@@ -102,6 +120,8 @@ pub(crate) fn task_to(task: Task) -> pb::Task {
         updated_at: task.updated_at.as_micros(),
         ttl_ms: task.ttl_ms,
         phase: Some(phase),
+        client: task.client.bits().into(),
+        inputs: task.inputs.into_iter().map(input_to).collect(),
     }
 }
 
@@ -130,7 +150,195 @@ pub(crate) fn task_from(task: pb::Task) -> Read<Task> {
         created_at: Timestamp::from_micros(task.created_at),
         updated_at: Timestamp::from_micros(task.updated_at),
         ttl_ms: task.ttl_ms,
+        client: client_from(task.client)?,
+        inputs: task.inputs.into_iter().map(input_from).collect::<Read<_>>()?,
     })
+}
+
+fn input_to(input: Input) -> pb::Input {
+    match input.state {
+        InputState::Open { question, until } => {
+            pb::Input { key: input.key, question: Some(question_to(question)), until: until.as_micros() }
+        }
+        InputState::Closed => pb::Input { key: input.key, question: None, until: 0 },
+    }
+}
+
+fn input_from(input: pb::Input) -> Read<Input> {
+    let state = match input.question {
+        Some(question) => {
+            InputState::Open { question: question_from(Some(question))?, until: Timestamp::from_micros(input.until) }
+        }
+        None => InputState::Closed,
+    };
+    Ok(Input { key: input.key, state })
+}
+
+fn question_to(question: Question) -> pb::Question {
+    use pb::question::Kind;
+    let kind = match question {
+        Question::Form { message, schema } => Kind::Form(pb::FormQuestion { message, schema }),
+        Question::Url { message, url } => Kind::Url(pb::UrlQuestion { message, url }),
+        Question::Sample { params } => Kind::Sample(params),
+        Question::Roots => Kind::Roots(pb::RootsQuestion {}),
+    };
+    pb::Question { kind: Some(kind) }
+}
+
+fn question_from(question: Option<pb::Question>) -> Read<Question> {
+    use pb::question::Kind;
+    Ok(match question.and_then(|question| question.kind).ok_or(Bad("question"))? {
+        Kind::Form(pb::FormQuestion { message, schema }) => Question::Form { message, schema },
+        Kind::Url(pb::UrlQuestion { message, url }) => Question::Url { message, url },
+        Kind::Sample(params) => Question::Sample { params },
+        Kind::Roots(pb::RootsQuestion {}) => Question::Roots,
+    })
+}
+
+pub(crate) fn requests_to(requests: Vec<InputRequest>) -> Vec<pb::InputRequest> {
+    let request = |InputRequest { key, question }| pb::InputRequest { key, question: Some(question_to(question)) };
+    requests.into_iter().map(request).collect()
+}
+
+pub(crate) fn requests_from(requests: Vec<pb::InputRequest>) -> Read<Vec<InputRequest>> {
+    let request = |pb::InputRequest { key, question }| Ok(InputRequest { key, question: question_from(question)? });
+    requests.into_iter().map(request).collect()
+}
+
+fn response_to(response: InputResponse) -> pb::InputResponse {
+    use pb::input_response::Kind;
+    let kind = match response {
+        InputResponse::Accept(content) => Kind::Accepted(pb::Accepted { content }),
+        InputResponse::Decline => Kind::Declined(pb::Declined {}),
+        InputResponse::Cancel => Kind::Cancelled(pb::Cancelled {}),
+        InputResponse::Result(result) => Kind::Result(result),
+    };
+    pb::InputResponse { kind: Some(kind) }
+}
+
+fn response_from(response: Option<pb::InputResponse>) -> Read<InputResponse> {
+    use pb::input_response::Kind;
+    Ok(match response.and_then(|response| response.kind).ok_or(Bad("response"))? {
+        Kind::Accepted(pb::Accepted { content }) => InputResponse::Accept(content),
+        Kind::Declined(pb::Declined {}) => InputResponse::Decline,
+        Kind::Cancelled(pb::Cancelled {}) => InputResponse::Cancel,
+        Kind::Result(result) => InputResponse::Result(result),
+    })
+}
+
+pub(crate) fn keyed_to(answers: Vec<(InputKey, InputResponse)>) -> Vec<pb::Answer> {
+    let answer = |(key, response)| {
+        let input = match key {
+            InputKey::Named(key) => pb::answer::Input::Key(key),
+            InputKey::Nth(nth) => pb::answer::Input::Nth(nth),
+        };
+        pb::Answer { input: Some(input), response: Some(response_to(response)) }
+    };
+    answers.into_iter().map(answer).collect()
+}
+
+pub(crate) fn keyed_from(answers: Vec<pb::Answer>) -> Read<Vec<(InputKey, InputResponse)>> {
+    let answer = |answer: pb::Answer| {
+        let key = match answer.input.ok_or(Bad("answer"))? {
+            pb::answer::Input::Key(key) => InputKey::Named(key),
+            pb::answer::Input::Nth(nth) => InputKey::Nth(nth),
+        };
+        Ok((key, response_from(answer.response)?))
+    };
+    answers.into_iter().map(answer).collect()
+}
+
+pub(crate) fn answers_to(answers: Answers) -> Vec<pb::Answer> {
+    keyed_to(answers.into_iter().map(|(key, response)| (InputKey::Named(key), response)).collect())
+}
+
+pub(crate) fn answers_from(answers: Vec<pb::Answer>) -> Read<Answers> {
+    let named = |(key, response)| match key {
+        InputKey::Named(key) => Ok((key, response)),
+        InputKey::Nth(_) => Err(Bad("answer")),
+    };
+    keyed_from(answers)?.into_iter().map(named).collect()
+}
+
+pub(crate) fn collected_to(answers: Vec<(u32, InputResponse)>) -> pb::Collected {
+    let answers = answers.into_iter().map(|(nth, response)| (InputKey::Nth(nth), response)).collect();
+    pb::Collected { answers: keyed_to(answers) }
+}
+
+pub(crate) fn collected_from(collected: pb::Collected) -> Read<Vec<(u32, InputResponse)>> {
+    let numbered = |(key, response)| match key {
+        InputKey::Nth(nth) => Ok((nth, response)),
+        InputKey::Named(_) => Err(Bad("answer")),
+    };
+    keyed_from(collected.answers)?.into_iter().map(numbered).collect()
+}
+
+pub(crate) fn level_from(name: &str) -> Read<LogLevel> {
+    LogLevel::from_name(name).ok_or(Bad("log level"))
+}
+
+pub(crate) fn log_to(log: LogMessage) -> pb::LogMessage {
+    pb::LogMessage { level: log.level.name().to_owned(), logger: log.logger, data: log.data }
+}
+
+pub(crate) fn log_from(log: pb::LogMessage) -> Read<LogMessage> {
+    Ok(LogMessage { level: level_from(&log.level)?, logger: log.logger, data: log.data })
+}
+
+pub(crate) fn asked_to(asked: Asked) -> pb::Asked {
+    pb::Asked { run: asked.run, round: asked.round, requests: requests_to(asked.requests) }
+}
+
+pub(crate) fn asked_from(asked: pb::Asked) -> Read<Asked> {
+    Ok(Asked { run: asked.run, round: asked.round, requests: requests_from(asked.requests)? })
+}
+
+fn line_to(line: Line) -> pb::Line {
+    pb::Line { progress: line.progress, log_level: line.log.map(|level| level.name().to_owned()) }
+}
+
+fn line_from(line: Option<pb::Line>) -> Read<Line> {
+    let pb::Line { progress, log_level } = line.unwrap_or_default();
+    Ok(Line { progress, log: log_level.as_deref().map(level_from).transpose()? })
+}
+
+pub(crate) fn resume_to(resume: Resume) -> pb::Resume {
+    let Resume { principal, run, round, answers, client, line } = resume;
+    pb::Resume {
+        principal: Some(principal_to(&principal)),
+        run,
+        answers: answers_to(answers),
+        line: Some(line_to(line)),
+        round,
+        client: client.bits().into(),
+    }
+}
+
+pub(crate) fn resume_from(resume: pb::Resume) -> Read<Resume> {
+    Ok(Resume {
+        principal: principal_from(resume.principal)?,
+        run: resume.run,
+        round: resume.round,
+        answers: answers_from(resume.answers)?,
+        client: client_from(resume.client)?,
+        line: line_from(resume.line)?,
+    })
+}
+
+pub(crate) fn notes_to(notes: Vec<SessionNote>) -> Vec<pb::SessionNote> {
+    let note = |SessionNote { session, ended, log_level }| pb::SessionNote {
+        session,
+        ended,
+        log_level: log_level.map(|level: LogLevel| level.name().to_owned()),
+    };
+    notes.into_iter().map(note).collect()
+}
+
+pub(crate) fn notes_from(notes: Vec<pb::SessionNote>) -> Read<Vec<SessionNote>> {
+    let note = |pb::SessionNote { session, ended, log_level }| {
+        Ok(SessionNote { session, ended, log_level: log_level.as_deref().map(level_from).transpose()? })
+    };
+    notes.into_iter().map(note).collect()
 }
 
 fn ending_to(ending: Ending) -> pb::Ending {
@@ -212,11 +420,20 @@ pub(crate) fn worker_to(worker: WorkerInfo) -> pb::Worker {
         name: tool.name,
         task_support: support(tool.task_support).into(),
         definition: tool.definition,
+        decides: tool.decides,
+        needs: tool.needs.bits().into(),
     };
+    let prompt = |PromptDef { name, definition }| pb::Prompt { name, definition };
+    let resource = |ResourceDef { uri, definition }| pb::Resource { uri, definition };
+    let template = |TemplateDef { uri_template, definition }| pb::ResourceTemplate { uri_template, definition };
     pb::Worker {
         id: Some(worker_id_to(&worker.id)),
         url: worker.url,
         tools: worker.tools.into_iter().map(tool).collect(),
+        prompts: worker.prompts.into_iter().map(prompt).collect(),
+        resources: worker.resources.into_iter().map(resource).collect(),
+        templates: worker.templates.into_iter().map(template).collect(),
+        completes: worker.completes,
     }
 }
 
@@ -231,12 +448,21 @@ pub(crate) fn worker_from(worker: pb::Worker) -> Read<WorkerInfo> {
                 pb::TaskSupport::Required => TaskSupport::Required,
             },
             definition: tool.definition,
+            decides: tool.decides,
+            needs: client_from(tool.needs)?,
         })
     };
+    let prompt = |pb::Prompt { name, definition }| PromptDef { name, definition };
+    let resource = |pb::Resource { uri, definition }| ResourceDef { uri, definition };
+    let template = |pb::ResourceTemplate { uri_template, definition }| TemplateDef { uri_template, definition };
     Ok(WorkerInfo {
         id: worker_id_from(worker.id)?,
         url: worker.url,
         tools: worker.tools.into_iter().map(tool).collect::<Read<_>>()?,
+        prompts: worker.prompts.into_iter().map(prompt).collect(),
+        resources: worker.resources.into_iter().map(resource).collect(),
+        templates: worker.templates.into_iter().map(template).collect(),
+        completes: worker.completes,
     })
 }
 
@@ -280,23 +506,60 @@ pub(crate) fn assignment_from(assignment: pb::Assignment) -> Read<Assignment> {
 }
 
 pub(crate) fn directive_to(directive: Directive) -> pb::Directive {
-    match directive {
-        Directive::Stop(id) => pb::Directive { stop: id.to_string() },
-    }
+    use pb::directive::What;
+    let what = match directive {
+        Directive::Stop(id) => What::Stop(id.to_string()),
+        Directive::Answered(id) => What::Answered(id.to_string()),
+    };
+    pb::Directive { what: Some(what) }
 }
 
 pub(crate) fn directive_from(directive: pb::Directive) -> Read<Directive> {
-    Ok(Directive::Stop(id_from(&directive.stop)?))
+    use pb::directive::What;
+    Ok(match directive.what.ok_or(Bad("directive"))? {
+        What::Stop(id) => Directive::Stop(id_from(&id)?),
+        What::Answered(id) => Directive::Answered(id_from(&id)?),
+    })
 }
 
 pub(crate) fn invocation_to(call: Invocation) -> pb::Invocation {
-    let Invocation { principal, tool, arguments, progress } = call;
-    pb::Invocation { principal: Some(principal_to(&principal)), tool, arguments, progress }
+    use pb::target::Kind;
+    let kind = match call.target {
+        Target::Tool(name) => Kind::Tool(name),
+        Target::Prompt(name) => Kind::Prompt(name),
+        Target::Resource(uri) => Kind::Resource(uri),
+        Target::CompletePrompt(name) => Kind::CompletePrompt(name),
+        Target::CompleteTemplate(template) => Kind::CompleteTemplate(template),
+    };
+    pb::Invocation {
+        principal: Some(principal_to(&call.principal)),
+        target: Some(pb::Target { kind: Some(kind) }),
+        arguments: call.arguments,
+        client: call.client.bits().into(),
+        line: Some(line_to(call.line)),
+        park_ms: call.park.map(|park| u64::try_from(park.as_millis()).unwrap_or(u64::MAX)),
+        may_become_task: call.may_become_task,
+    }
 }
 
 pub(crate) fn invocation_from(call: pb::Invocation) -> Read<Invocation> {
-    let pb::Invocation { principal, tool, arguments, progress } = call;
-    Ok(Invocation { principal: principal_from(principal)?, tool, arguments, progress })
+    use pb::target::Kind;
+    let target = match call.target.and_then(|target| target.kind).ok_or(Bad("target"))? {
+        Kind::Tool(name) => Target::Tool(name),
+        Kind::Prompt(name) => Target::Prompt(name),
+        Kind::Resource(uri) => Target::Resource(uri),
+        Kind::CompletePrompt(name) => Target::CompletePrompt(name),
+        Kind::CompleteTemplate(template) => Target::CompleteTemplate(template),
+    };
+    Ok(Invocation {
+        principal: principal_from(call.principal)?,
+        target,
+        arguments: call.arguments,
+        client: client_from(call.client)?,
+        line: line_from(call.line)?,
+        park: call.park_ms.map(Duration::from_millis),
+        may_become_task: call.may_become_task,
+    })
 }
 
 pub(crate) fn seen_to(seen: Vec<(TaskId, u64)>) -> pb::SeenTasks {
@@ -311,9 +574,16 @@ pub(crate) fn refusal_to(refusal: &Refusal) -> pb::Refusal {
     let (ending, limit) = match refusal {
         Refusal::AlreadyEnded(ending) => (Some(ending_to(*ending).into()), None),
         Refusal::TaskLimit { limit, .. } => (None, Some(u64::from(*limit))),
-        Refusal::NotFound | Refusal::Expired | Refusal::Fenced => (None, None),
+        Refusal::NotFound
+        | Refusal::Expired
+        | Refusal::Fenced
+        | Refusal::KeyUsed(_)
+        | Refusal::TooManyQuestions
+        | Refusal::Unaskable
+        | Refusal::NotAsked => (None, None),
     };
-    pb::Refusal { name: refusal.name().to_owned(), ending, limit }
+    let key = if let Refusal::KeyUsed(key) = refusal { Some(key.clone()) } else { None };
+    pb::Refusal { name: refusal.name().to_owned(), ending, limit, key }
 }
 
 pub(crate) fn refusal_from(refusal: pb::Refusal) -> Read<Refusal> {
@@ -325,6 +595,10 @@ pub(crate) fn refusal_from(refusal: pb::Refusal) -> Read<Refusal> {
         "not_found" => Ok(Refusal::NotFound),
         "expired" => Ok(Refusal::Expired),
         "fenced" => Ok(Refusal::Fenced),
+        "key_used" => Ok(Refusal::KeyUsed(refusal.key.ok_or(Bad("key"))?)),
+        "too_many_questions" => Ok(Refusal::TooManyQuestions),
+        "unaskable" => Ok(Refusal::Unaskable),
+        "not_asked" => Ok(Refusal::NotAsked),
         "already_ended" => Ok(Refusal::AlreadyEnded(ending_from(refusal.ending.ok_or(Bad("ending"))?)?)),
         "task_limit_caller" => limit(LimitScope::Caller),
         "task_limit_tenant" => limit(LimitScope::Tenant),

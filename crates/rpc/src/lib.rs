@@ -18,8 +18,8 @@ mod tasks;
 pub mod trace;
 mod work;
 
-pub use calls::{CallEvent, CallEvents, Calls, Invocation};
-pub use control::{Control, ENDED_SESSIONS_PAGE};
+pub use calls::{Answers, Asked, CallEvent, CallEvents, Calls, Invocation, Line, Resume};
+pub use control::{Control, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote};
 pub use error::Error;
 pub use link::{Links, Listener, MemoryListener, ServiceToken};
 pub use server::Server;
@@ -31,6 +31,7 @@ pub(crate) mod pb {
     #![expect(
         unused_qualifications,
         clippy::allow_attributes,
+        clippy::large_enum_variant,
         reason = "generated from proto/, which has the documentation"
     )]
     tonic::include_proto!("longhaul.v1");

@@ -1,6 +1,7 @@
 //! Any [`Tasks`], [`Work`], [`Calls`] or [`Control`] as a gRPC server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
@@ -18,7 +19,7 @@ use crate::convert::{self, Bad};
 use crate::link::{Listener, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{DEADLINE, Replies, serve};
-use crate::{CallEvent, Calls, Control, Error, Page, Position, Report, Tasks, Work};
+use crate::{CallEvent, CallEvents, Calls, Control, Error, Page, Position, Report, Tasks, Work};
 
 /// HTTP/2 flow-control windows: a result of the largest size fits without a stall.
 const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
@@ -111,8 +112,8 @@ impl Server {
             health.set_service_status("", ServingStatus::NotServing).await;
         };
         let server = tonic::transport::Server::builder()
-            .http2_keepalive_interval(Some(std::time::Duration::from_secs(10)))
-            .http2_keepalive_timeout(Some(std::time::Duration::from_secs(5)))
+            .http2_keepalive_interval(Some(Duration::from_secs(10)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(5)))
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(2 * STREAM_WINDOW_BYTES)
             .add_routes(self.routes.routes());
@@ -200,6 +201,8 @@ fn tasks_span(verb: &tasks_request::Verb) -> tracing::Span {
         Verb::Changed(_) => tracing::trace_span!("changed"),
         Verb::Tools(_) => tracing::trace_span!("tools"),
         Verb::Count(_) => tracing::trace_span!("count"),
+        Verb::Respond(task) => tracing::info_span!("respond", task.id = task.id),
+        Verb::Carry(task) => tracing::trace_span!("carry", task.id = task.id),
         Verb::CancelRequest(_) => tracing::Span::none(),
     }
 }
@@ -241,6 +244,16 @@ async fn tasks_verb(tasks: &dyn Tasks, verb: tasks_request::Verb) -> Result<task
             let count = tasks.count().await?;
             Answer::Count(pb::TaskCount { stored: count.stored, open: count.open })
         }
+        Verb::Respond(respond) => {
+            let principal = convert::principal_from(respond.principal)?;
+            let answers = convert::keyed_from(respond.answers)?;
+            Answer::Task(convert::task_to(tasks.respond(&principal, convert::id_from(&respond.id)?, answers).await?))
+        }
+        Verb::Carry(carry) => {
+            let principal = convert::principal_from(carry.principal)?;
+            let (id, lease) = (convert::id_from(&carry.id)?, Duration::from_millis(carry.lease_ms.into()));
+            Answer::Carried(pb::Carried { granted: tasks.carry(&principal, id, &carry.stream, lease).await? })
+        }
         Verb::Tools(_) | Verb::CancelRequest(_) => return Err(Bad("verb").into()),
     })
 }
@@ -278,6 +291,8 @@ fn work_span(verb: &work_request::Verb) -> tracing::Span {
         Verb::Attach(_) | Verb::Claim(_) | Verb::CancelRequest(_) => tracing::Span::none(),
         Verb::Heartbeat(_) => tracing::trace_span!("heartbeat"),
         Verb::Report(report) => tracing::debug_span!("report", task.id = id(&report.fence)),
+        Verb::RequestInput(request) => tracing::info_span!("request_input", task.id = id(&request.fence)),
+        Verb::Collect(collect) => tracing::debug_span!("collect", task.id = id(&collect.fence)),
         Verb::Complete(complete) => tracing::info_span!("complete", task.id = id(&complete.fence)),
         Verb::Detach(_) => tracing::info_span!("detach"),
     }
@@ -336,6 +351,15 @@ async fn work_verb(work: &dyn Work, verb: work_request::Verb, replies: &Replies<
                 Report { status_message: report.status_message, progress: report.progress.map(convert::progress_from) };
             Answer::Task(convert::task_to(work.report(fence, report).await?))
         }
+        Verb::RequestInput(request) => {
+            let requests = convert::requests_from(request.requests)?;
+            let (fence, timeout) = (convert::fence_from(request.fence)?, Duration::from_millis(request.timeout_ms));
+            Answer::Task(convert::task_to(work.request_input(fence, requests, timeout).await?))
+        }
+        Verb::Collect(collect) => {
+            let answers = work.collect(convert::fence_from(collect.fence)?, collect.have).await?;
+            Answer::Collected(convert::collected_to(answers))
+        }
         Verb::Complete(complete) => {
             let outcome = convert::outcome_from(complete.outcome.ok_or(Bad("outcome"))?)?;
             Answer::Task(convert::task_to(work.complete(convert::fence_from(complete.fence)?, outcome).await?))
@@ -369,9 +393,20 @@ impl pb::calls_server::Calls for Served<dyn Calls> {
 }
 
 fn calls_span(verb: &calls_request::Verb) -> tracing::Span {
+    use calls_request::Verb;
     match verb {
-        calls_request::Verb::Invoke(call) => tracing::info_span!("invoke", gen_ai.tool.name = call.tool),
-        calls_request::Verb::CancelRequest(_) => tracing::Span::none(),
+        Verb::Invoke(call) => {
+            let tool = match call.target.as_ref().and_then(|target| target.kind.as_ref()) {
+                Some(pb::target::Kind::Tool(tool)) => Some(tool.as_str()),
+                _ => None,
+            };
+            tracing::info_span!("invoke", gen_ai.tool.name = tool)
+        }
+        Verb::Resume(_) => tracing::info_span!("resume"),
+        Verb::Respond(_) => tracing::info_span!("respond"),
+        Verb::Became(_) => tracing::info_span!("became"),
+        // As long as somebody listens.
+        Verb::Watch(_) | Verb::CancelRequest(_) => tracing::Span::none(),
     }
 }
 
@@ -380,21 +415,63 @@ async fn calls_verb(
     verb: calls_request::Verb,
     replies: &Replies<pb::CallsReply>,
 ) -> Result<(), Error> {
-    let calls_request::Verb::Invoke(call) = verb else { return Err(Bad("verb").into()) };
-    // Dropping the events tells the run to stop.
-    let mut events = calls.invoke(convert::invocation_from(call)?).await?;
+    use calls_reply::Answer;
+    use calls_request::Verb;
+    match verb {
+        Verb::Invoke(call) => pass_on(calls.invoke(convert::invocation_from(call)?).await?, replies).await?,
+        Verb::Resume(resume) => pass_on(calls.resume(convert::resume_from(resume)?).await?, replies).await?,
+        Verb::Respond(respond) => {
+            let principal = convert::principal_from(respond.principal)?;
+            calls.respond(&principal, &respond.run, convert::answers_from(respond.answers)?).await?;
+            replies.send(Answer::Done(pb::CallDone {})).await;
+        }
+        Verb::Became(became) => {
+            calls.became(&became.run, became.task.map(convert::task_from).transpose()?).await?;
+            replies.send(Answer::Done(pb::CallDone {})).await;
+        }
+        Verb::Watch(watch) => {
+            let mut updates = calls.watch(&watch.uri).await?;
+            loop {
+                let update = tokio::select! {
+                    update = updates.next() => update,
+                    () = replies.cancelled.cancelled() => return Ok(()),
+                };
+                let answer = match update {
+                    Some(Ok(())) => Answer::Updated(pb::ResourceUpdated {}),
+                    Some(Err(error)) => return Err(error),
+                    None => Answer::Done(pb::CallDone {}),
+                };
+                let is_last = matches!(answer, Answer::Done(_));
+                if !replies.send(answer).await || is_last {
+                    return Ok(());
+                }
+            }
+        }
+        Verb::CancelRequest(_) => return Err(Bad("verb").into()),
+    }
+    Ok(())
+}
+
+/// Dropping the events tells the run to stop.
+async fn pass_on(mut events: CallEvents, replies: &Replies<pb::CallsReply>) -> Result<(), Error> {
+    use calls_reply::Answer;
     loop {
         let event = tokio::select! {
             event = events.next() => event,
             () = replies.cancelled.cancelled() => return Ok(()),
         };
-        let answer = match event {
-            Some(Ok(CallEvent::Progress(progress))) => calls_reply::Answer::Progress(convert::progress_to(progress)),
-            Some(Ok(CallEvent::Outcome(outcome))) => calls_reply::Answer::Outcome(convert::outcome_to(outcome)),
+        let (answer, is_last) = match event {
+            Some(Ok(CallEvent::Progress(progress))) => (Answer::Progress(convert::progress_to(progress)), false),
+            Some(Ok(CallEvent::Log(log))) => (Answer::Log(convert::log_to(log)), false),
+            Some(Ok(CallEvent::Asked(asked))) => (Answer::Asked(convert::asked_to(asked)), false),
+            Some(Ok(CallEvent::Becoming { run, claimed })) => {
+                (Answer::Becoming(pb::Becoming { run, claimed: Some(convert::claimed_to(claimed)) }), false)
+            }
+            Some(Ok(CallEvent::Outcome(outcome))) => (Answer::Outcome(convert::outcome_to(outcome)), true),
             Some(Err(error)) => return Err(error),
-            None => return Ok(()),
+            None => (Answer::Done(pb::CallDone {}), true),
         };
-        if !replies.send(answer).await {
+        if !replies.send(answer).await || is_last {
             return Ok(());
         }
     }
@@ -412,14 +489,45 @@ impl pb::control_server::Control for Served<dyn Control> {
         Ok(Response::new(pb::EndSessionResponse {}))
     }
 
-    async fn ended_sessions(
+    async fn set_log_level(
         &self,
-        request: tonic::Request<pb::EndedSessionsRequest>,
-    ) -> Result<Response<pb::EndedSessionsResponse>, Status> {
+        request: tonic::Request<pb::SetLogLevelRequest>,
+    ) -> Result<Response<pb::SetLogLevelResponse>, Status> {
         self.token.check(request.metadata())?;
-        let after = request.into_inner().after;
-        let sessions = self.inner.ended_sessions(&after).await.map_err(status)?;
-        Ok(Response::new(pb::EndedSessionsResponse { sessions }))
+        let set = request.into_inner();
+        let level = convert::level_from(&set.level).map_err(|bad| status(bad.into()))?;
+        let expires_at = Timestamp::from_micros(set.expires_at);
+        self.inner.set_log_level(&set.session, level, expires_at).await.map_err(status)?;
+        Ok(Response::new(pb::SetLogLevelResponse {}))
+    }
+
+    async fn sessions(
+        &self,
+        request: tonic::Request<pb::SessionsRequest>,
+    ) -> Result<Response<pb::SessionsResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let notes = self.inner.sessions(&request.into_inner().after).await.map_err(status)?;
+        Ok(Response::new(pb::SessionsResponse { sessions: convert::notes_to(notes) }))
+    }
+
+    async fn subscribe(
+        &self,
+        request: tonic::Request<pb::SubscribeRequest>,
+    ) -> Result<Response<pb::SubscribeResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let pb::SubscribeRequest { session, uri, subscribed, expires_at } = request.into_inner();
+        let expires_at = Timestamp::from_micros(expires_at);
+        let taken = self.inner.subscribe(&session, &uri, subscribed, expires_at).await.map_err(status)?;
+        Ok(Response::new(pb::SubscribeResponse { taken }))
+    }
+
+    async fn subscriptions(
+        &self,
+        request: tonic::Request<pb::SubscriptionsRequest>,
+    ) -> Result<Response<pb::SubscriptionsResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let uris = self.inner.subscriptions(&request.into_inner().session).await.map_err(status)?;
+        Ok(Response::new(pb::SubscriptionsResponse { uris }))
     }
 }
 

@@ -1,7 +1,11 @@
 //! What gateways ask of the task-store.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use longhaul_core::{NewTask, Outcome, Principal, Task, TaskId, Timestamp, WorkerInfo};
+use longhaul_core::{
+    InputKey, InputResponse, NewTask, Outcome, Principal, Task, TaskId, Timestamp, WorkerInfo,
+};
 
 use crate::Error;
 
@@ -18,6 +22,17 @@ pub trait Tasks: Send + Sync {
     async fn list(&self, principal: &Principal, after: Option<Position>, limit: u32) -> Result<Page, Error>;
     /// Ends a task of `principal` as cancelled; committed before the answer.
     async fn cancel(&self, principal: &Principal, id: TaskId) -> Result<Task, Error>;
+    /// Answers questions of a task of `principal`; committed before the answer. Late, repeated and unknown answers change
+    /// nothing; one that does not fit its question counts as a decline.
+    async fn respond(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        answers: Vec<(InputKey, InputResponse)>,
+    ) -> Result<Task, Error>;
+    /// Makes `stream` the one that carries the questions of a task of `principal` for so long, or longer; false if another
+    /// one is. Zero lets go.
+    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error>;
     /// Of the tasks `seen` at these versions, those that have moved on, with their present version. A task that is
     /// gone or expired is reported with version [`u64::MAX`].
     async fn changed(&self, seen: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error>;

@@ -1,9 +1,13 @@
 //! What workers ask of the task-store.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use longhaul_core::{Fence, LeaseToken, Outcome, Progress, Task, TaskId, WorkerId, WorkerInfo};
+use longhaul_core::{
+    Fence, InputRequest, InputResponse, LeaseToken, Outcome, Progress, Task, TaskId, WorkerId, WorkerInfo,
+};
 
 use crate::Error;
 
@@ -19,6 +23,11 @@ pub trait Work: Send + Sync {
     async fn heartbeat(&self, worker: &WorkerId, leases: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error>;
     /// Sets a task's status message or progress. Answers with the task as it is now.
     async fn report(&self, fence: Fence, report: Report) -> Result<Task, Error>;
+    /// Asks a task's owner. The same questions again change nothing; without an answer in time they count as declined.
+    async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, timeout: Duration) -> Result<Task, Error>;
+    /// What a task was answered and is still kept: the number of the question, from 1, and its answer. Those of `have`
+    /// have arrived and are deleted first.
+    async fn collect(&self, fence: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error>;
     /// Ends a task. Answers once it is committed; a repeated completion of the same attempt is no error.
     async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error>;
     /// Says goodbye: no more calls will be taken.
@@ -30,6 +39,8 @@ pub trait Work: Send + Sync {
 pub enum Directive {
     /// Stop the run of this task: it has ended, or is no longer this worker's.
     Stop(TaskId),
+    /// Collect what this task was answered.
+    Answered(TaskId),
 }
 
 /// Directives as they come, until the connection breaks.
@@ -47,7 +58,7 @@ pub struct Claim {
     /// The most it takes.
     pub max: u32,
     /// How long to wait for a first one.
-    pub wait: std::time::Duration,
+    pub wait: Duration,
 }
 
 /// A task in a worker's hands.

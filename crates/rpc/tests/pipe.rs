@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{StreamExt as _, stream};
 use longhaul_core::{
-    Caller, NewTask, Outcome, Phase, Principal, Progress, Refusal, Task, TaskId, TaskSupport, TenantId, Timestamp,
-    ToolDef, TtlWish, WorkerId, WorkerInfo,
+    Caller, ClientCapabilities, InputKey, InputResponse, NewTask, Outcome, Phase, Principal, Progress, Refusal, Target,
+    Task, TaskId, TaskSupport, TenantId, Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
 };
-use longhaul_rpc::client::{CallsClient, Target, TasksClient};
+use longhaul_rpc::client::{CallsClient, TasksClient};
 use longhaul_rpc::{
-    CallEvent, CallEvents, Calls, Error, Invocation, Links, Page, Position, Server, ServiceToken, TaskCount, Tasks,
+    Answers, CallEvent, CallEvents, Calls, Error, Invocation, Line, Links, Page, Position, Resume, Server,
+    ServiceToken, TaskCount, Tasks,
 };
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -36,6 +38,8 @@ fn new_task(id: u128, arguments: Bytes) -> NewTask {
         progress_token: Some(Bytes::from_static(b"7")),
         session: Some("s".into()),
         traceparent: None,
+        client: ClientCapabilities::default(),
+        claimed: None,
     }
 }
 
@@ -71,6 +75,8 @@ impl Tasks for Fake {
             created_at: Timestamp::from_micros(-1),
             updated_at: Timestamp::from_micros(i64::MAX),
             ttl_ms: None,
+            client: task.client,
+            inputs: Vec::new(),
         })
     }
 
@@ -88,6 +94,14 @@ impl Tasks for Fake {
     }
 
     async fn cancel(&self, _: &Principal, _: TaskId) -> Result<Task, Error> {
+        Err(Refusal::NotFound.into())
+    }
+
+    async fn respond(&self, _: &Principal, _: TaskId, _: Vec<(InputKey, InputResponse)>) -> Result<Task, Error> {
+        Err(Refusal::NotFound.into())
+    }
+
+    async fn carry(&self, _: &Principal, _: TaskId, _: &str, _: Duration) -> Result<bool, Error> {
         Err(Refusal::NotFound.into())
     }
 
@@ -128,6 +142,22 @@ impl Calls for Endless {
         });
         Ok(stream::once(async { first }).chain(never).map(Ok).boxed())
     }
+
+    async fn resume(&self, _: Resume) -> Result<CallEvents, Error> {
+        Err(Refusal::NotFound.into())
+    }
+
+    async fn respond(&self, _: &Principal, _: &str, _: Answers) -> Result<(), Error> {
+        Err(Refusal::NotFound.into())
+    }
+
+    async fn became(&self, _: &str, _: Option<Task>) -> Result<(), Error> {
+        Err(Refusal::NotFound.into())
+    }
+
+    async fn watch(&self, _: &str) -> Result<BoxStream<'static, Result<(), Error>>, Error> {
+        Err(Refusal::NotFound.into())
+    }
 }
 
 fn worker_of_3_mib(number: u32) -> WorkerInfo {
@@ -135,7 +165,17 @@ fn worker_of_3_mib(number: u32) -> WorkerInfo {
     WorkerInfo {
         id: WorkerId { name: number.to_string(), incarnation: "i".into() },
         url: None,
-        tools: vec![ToolDef { name: "t".into(), task_support: TaskSupport::Optional, definition }],
+        tools: vec![ToolDef {
+            name: "t".into(),
+            task_support: TaskSupport::Optional,
+            decides: false,
+            needs: ClientCapabilities::default(),
+            definition,
+        }],
+        prompts: Vec::new(),
+        resources: Vec::new(),
+        templates: Vec::new(),
+        completes: false,
     }
 }
 
@@ -162,8 +202,8 @@ impl Rig {
         drain
     }
 
-    fn target(&self, names: &[&str]) -> Target {
-        Target {
+    fn target(&self, names: &[&str]) -> longhaul_rpc::client::Target {
+        longhaul_rpc::client::Target {
             links: self.links.clone(),
             urls: names.iter().map(|name| format!("memory://{name}")).collect(),
             token: self.token.clone(),
@@ -318,7 +358,15 @@ async fn a_dropped_call_stops_its_run_and_no_other() {
     let dropped = Arc::new(Semaphore::new(0));
     rig.serve("worker", |server| server.calls(Arc::new(Endless { dropped: dropped.clone() })));
     let client = CallsClient::new(&rig.target(&["worker"])).unwrap();
-    let call = || Invocation { principal: who(), tool: "t".into(), arguments: Bytes::new(), progress: true };
+    let call = || Invocation {
+        principal: who(),
+        target: Target::Tool("t".into()),
+        arguments: Bytes::new(),
+        client: ClientCapabilities::default(),
+        line: Line { progress: true, log: None },
+        park: None,
+        may_become_task: false,
+    };
     let mut one = client.invoke(call()).await.unwrap();
     let mut other = client.invoke(call()).await.unwrap();
     for events in [&mut one, &mut other] {

@@ -42,8 +42,11 @@ impl Default for Config {
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpstreamConfig {
-    /// Its tools appear as `name.tool`; `[a-z0-9_-]{1,32}`.
+    /// Its tools and prompts appear as `name.tool`, its resources as `name+uri`; `[a-z0-9_-]{1,32}`.
     pub name: String,
+    /// Which MCP it speaks: `2025` (with sessions, 2025-11-25 and before), `2026` (2026-07-28), or `auto`: it is asked.
+    #[serde(default)]
+    pub era: Speaks,
     /// The program and its arguments, spoken to over its standard input and output. Only the program is printed.
     #[serde(default, serialize_with = "hide_arguments")]
     pub command: Option<Vec<SecretString>>,
@@ -119,6 +122,21 @@ pub struct ToolConfig {
     pub timeout_s: Option<u64>,
 }
 
+/// Which MCP a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+pub enum Speaks {
+    /// It is asked.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// 2025-11-25 or one of the revisions before it, with sessions.
+    #[serde(rename = "2025")]
+    Sessions,
+    /// 2026-07-28.
+    #[serde(rename = "2026")]
+    Modern,
+}
+
 /// [`TaskSupport`] in the words of the config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -175,8 +193,12 @@ impl Config {
             return wrong("all", &format!("more than {UPSTREAMS_MAX}"));
         }
         let mut names = HashSet::new();
-        match self.upstreams.iter().find(|upstream| !names.insert(&upstream.name)) {
-            Some(upstream) => wrong(&upstream.name, "name: used twice"),
+        if let Some(upstream) = self.upstreams.iter().find(|upstream| !names.insert(&upstream.name)) {
+            return wrong(&upstream.name, "name: used twice");
+        }
+        let mut schemes = HashSet::new();
+        match self.upstreams.iter().find(|upstream| !schemes.insert(upstream.scheme())) {
+            Some(upstream) => wrong(&upstream.name, "name: too much like another one for a URI scheme"),
             None => Ok(()),
         }
     }
@@ -216,6 +238,12 @@ impl UpstreamConfig {
         }
     }
 
+    /// What its URIs begin with, before a plus sign: its name, made fit for a scheme (RFC 3986, 3.1).
+    pub(crate) fn scheme(&self) -> String {
+        let is_fit = self.name.starts_with(|first: char| first.is_ascii_lowercase());
+        format!("{}{}", if is_fit { "" } else { "x-" }, self.name.replace('_', "."))
+    }
+
     /// Whether calls of a tool may become tasks.
     pub(crate) fn support_of(&self, tool: &str) -> TaskSupport {
         self.tools.get(tool).and_then(|tool| tool.task_support).unwrap_or(self.task_support).into()
@@ -224,6 +252,11 @@ impl UpstreamConfig {
     /// How long calls of a tool may take.
     pub(crate) fn timeout_of(&self, tool: &str) -> Duration {
         Duration::from_secs(self.tools.get(tool).and_then(|tool| tool.timeout_s).unwrap_or(self.timeout_s))
+    }
+
+    /// How long calls of its prompts and resources may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_s)
     }
 
     fn environment(&self, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<(OsString, OsString)>, String> {
@@ -338,6 +371,13 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_made_fit_for_a_scheme() {
+        for (name, scheme) in [("files", "files"), ("my_files-2", "my.files-2"), ("2files", "x-2files"), ("-", "x--")] {
+            assert_eq!(upstream(&format!(r#"{{"name": "{name}", "command": ["x"]}}"#)).scheme(), scheme);
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (json, says) in [
             (r#"{"name": "A", "command": ["x"]}"#, "a: name"),
@@ -361,6 +401,9 @@ mod tests {
         }
         let two = Config { upstreams: vec![upstream(r#"{"name": "a", "command": ["x"]}"#); 2], ..Config::default() };
         assert!(two.check().unwrap_err().to_string().contains("used twice"));
+        let [one, other] = ["1a", "x-1a"].map(|name| upstream(&format!(r#"{{"name": "{name}", "command": ["x"]}}"#)));
+        let alike = Config { upstreams: vec![one, other], ..Config::default() };
+        assert!(alike.check().unwrap_err().to_string().contains("too much like"));
         assert!(serde_json::from_str::<UpstreamConfig>(r#"{"name": "a", "comand": ["x"]}"#).is_err());
     }
 

@@ -1,14 +1,16 @@
-//! Run wrapped MCP servers as tools.
+//! Run wrapped MCP servers.
 //!
-//! Each upstream server of the [`Config`] is started or connected to, and its tools are offered by a worker as
-//! `name.tool`. Their calls may become tasks, with no change to the server. What a server says of its tools and answers
-//! goes through as it came: unknown members, the order of keys and the digits of numbers included.
+//! Each upstream server of the [`Config`] is started or connected to, and what it offers is offered by a worker: tools and
+//! prompts as `name.tool`, resources and their URI templates as `name+uri`. Calls of tools may become tasks, with no
+//! change to the server. What a server says of these things and answers goes through as it came: unknown members, the
+//! order of keys and the digits of numbers included. What it asks during a call, it asks whoever calls.
 
+mod call;
 mod config;
 mod runner;
-mod tool;
 mod upstream;
 mod wire;
+mod wrap;
 
-pub use config::{Config, ConfigError, Support, ToolConfig, UPSTREAMS_MAX, UpstreamConfig};
+pub use config::{Config, ConfigError, Speaks, Support, ToolConfig, UPSTREAMS_MAX, UpstreamConfig};
 pub use runner::{Runner, UpstreamStatus};

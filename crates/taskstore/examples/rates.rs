@@ -6,11 +6,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures::future::join_all;
 use longhaul_bus::{Bus as _, Hint, LocalBus};
-use longhaul_core::{Caller, Fence, LeaseToken, NewTask, Outcome, Principal, TaskId, TenantId, TtlWish, WorkerId};
+use longhaul_core::{
+    Caller, ClientCapabilities, Fence, LeaseToken, NewTask, Outcome, Principal, TaskId, TenantId, TtlWish, WorkerId,
+};
 use longhaul_rpc::{Claim, Tasks as _, Work as _};
+use longhaul_seal::{KEY_BYTES, Keyring};
 use longhaul_taskstore::{Config, TaskStore};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -31,6 +35,8 @@ fn task(client: usize, turn: usize) -> NewTask {
         progress_token: None,
         session: None,
         traceparent: None,
+        client: ClientCapabilities::default(),
+        claimed: None,
     }
 }
 
@@ -68,7 +74,8 @@ async fn main() -> anyhow::Result<()> {
     let config = Config { database_url: url, max_open: 0, max_live: 0, ..Config::default() };
     let bus = Arc::new(LocalBus::new());
     let mut heard = bus.subscribe();
-    let store = TaskStore::build(config, bus).await?;
+    let keyring = Arc::new(ArcSwap::from_pointee(Keyring::new(&[1; KEY_BYTES], &[])));
+    let store = TaskStore::build(config, bus, keyring).await?;
     // Who waits for which task, as a gateway has it. A task that ends at once is at version 3.
     let ends: Arc<Mutex<HashMap<TaskId, oneshot::Sender<()>>>> = Arc::default();
     let waiting = ends.clone();

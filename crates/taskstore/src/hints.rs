@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use longhaul_bus::{Bus, Hint};
-use longhaul_core::{Task, TaskId};
+use longhaul_core::{NewTask, Task};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -25,9 +25,15 @@ pub(crate) struct Hints {
 
 impl Hints {
     /// A task was created here.
-    pub(crate) fn created(&self, id: TaskId, tool: &str) {
-        self.queue.created(id, tool);
-        self.bus.publish(Hint::Task { id, version: 1 });
+    pub(crate) fn created(&self, new: &NewTask) {
+        match &new.claimed {
+            None => {
+                self.queue.created(new.id, &new.tool);
+                self.bus.publish(Hint::Task { id: new.id, version: 1 });
+            }
+            // No hint: there is nothing to claim, and as yet nobody who waits for it.
+            Some(claimed) => self.leases.runs(&claimed.worker, std::iter::once((new.id, 1))),
+        }
     }
 
     /// A change was committed here; `own` if by the word of the worker that runs the task.

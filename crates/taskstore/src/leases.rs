@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt as _;
-use longhaul_core::{Task, TaskId, WorkerId};
+use longhaul_core::{InputState, Task, TaskId, WorkerId};
 use longhaul_rpc::{Directive, Directives};
 use tokio::sync::mpsc;
 
@@ -26,6 +26,8 @@ struct Run {
     worker: WorkerId,
     /// The newest version that is known to be still running.
     version: u64,
+    /// How many of its questions are known to be closed.
+    closed: usize,
 }
 
 impl Leases {
@@ -54,7 +56,7 @@ impl Leases {
         let mut inner = self.lock();
         if inner.attached.contains_key(worker) {
             for (id, version) in tasks {
-                let run = inner.running.entry(id).or_insert_with(|| Run { worker: worker.clone(), version });
+                let run = inner.running.entry(id).or_insert_with(|| Run { worker: worker.clone(), version, closed: 0 });
                 run.worker.clone_from(worker);
                 run.version = run.version.max(version);
             }
@@ -66,19 +68,25 @@ impl Leases {
         self.lock().running.remove(&id);
     }
 
-    /// The task is now so: if it has ended, its worker is told to stop. (`own`: by the worker's own word, so it knows.)
+    /// The task is now so: if it has ended, its worker is told to stop (`own`: by the worker's own word, so it knows); if it
+    /// was answered, to collect.
     pub(crate) fn is_now(&self, task: &Task, own: bool) {
         let mut inner = self.lock();
-        if task.ending().is_none() {
-            if let Some(run) = inner.running.get_mut(&task.id) {
-                run.version = run.version.max(task.version);
-            }
-            return;
-        }
-        let Some(run) = inner.running.remove(&task.id) else { return };
-        if !own && let Some(directives) = inner.attached.get(&run.worker) {
+        let Inner { attached, running } = &mut *inner;
+        let (worker, directive) = if task.ending().is_some() {
+            let Some(run) = running.remove(&task.id) else { return };
+            (run.worker, (!own).then_some(Directive::Stop(task.id)))
+        } else {
+            let Some(run) = running.get_mut(&task.id) else { return };
+            run.version = run.version.max(task.version);
+            let closed = task.inputs.iter().filter(|input| input.state == InputState::Closed).count();
+            let answered = closed > run.closed;
+            run.closed = run.closed.max(closed);
+            (run.worker.clone(), answered.then_some(Directive::Answered(task.id)))
+        };
+        if let (Some(directive), Some(directives)) = (directive, attached.get(&worker)) {
             // Full or broken: the next heartbeat's answer says it again.
-            let _ = directives.try_send(Directive::Stop(task.id));
+            let _ = directives.try_send(directive);
         }
     }
 

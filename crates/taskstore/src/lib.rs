@@ -8,6 +8,7 @@
 
 #![warn(missing_docs)]
 
+mod answers;
 mod batch;
 mod clock;
 mod hints;
@@ -21,9 +22,11 @@ mod sweeps;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use longhaul_bus::Bus;
 use longhaul_core::TtlLimits;
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
+use longhaul_seal::Keyring;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -103,6 +106,8 @@ struct Inner {
     config: Config,
     store: Arc<dyn Store>,
     hints: Arc<Hints>,
+    /// Seals answers.
+    keyring: Arc<ArcSwap<Keyring>>,
     creates: Batcher<NewRow, Created>,
     loads: Arc<Batcher<Wanted, Loaded>>,
     /// What was committed, and whether the statement was repeated.
@@ -129,8 +134,9 @@ pub async fn migrate(url: &str) -> anyhow::Result<()> {
 }
 
 impl TaskStore {
-    /// Opens the database, or says in a sentence why it cannot.
-    pub async fn build(config: Config, bus: Arc<dyn Bus>) -> anyhow::Result<Self> {
+    /// Opens the database, or says in a sentence why it cannot. The keyring, the same for all replicas, seals answers for
+    /// as long as they wait for their worker.
+    pub async fn build(config: Config, bus: Arc<dyn Bus>, keyring: Arc<ArcSwap<Keyring>>) -> anyhow::Result<Self> {
         let url = &config.database_url;
         let store: Arc<dyn Store> = if is_postgres(url) {
             if !config.allow_unsafe_durability {
@@ -144,7 +150,7 @@ impl TaskStore {
         };
         let hints = Arc::new(Hints { bus, queue: Queue::default(), leases: leases::Leases::default() });
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let caps = Caps { open: config.max_open, live: config.max_live };
+        let (caps, lease) = (Caps { open: config.max_open, live: config.max_live }, config.lease);
         let creates = {
             let (store, hints) = (store.clone(), hints.clone());
             Batcher::start(
@@ -155,11 +161,11 @@ impl TaskStore {
                 Arc::new(move |rows: Arc<[NewRow]>| {
                     let (store, hints) = (store.clone(), hints.clone());
                     Box::pin(async move {
-                        let created = insist(|| store.create(&rows, caps)).await?;
+                        let created = insist(|| store.create(&rows, caps, lease)).await?;
                         for (row, created) in rows.iter().zip(&created) {
                             if let Created::At(_) = created {
                                 metrics::created(&row.new.tool);
-                                hints.created(row.new.id, &row.new.tool);
+                                hints.created(&row.new);
                             }
                         }
                         Ok(created)
@@ -206,7 +212,19 @@ impl TaskStore {
         let claims = Arc::new(Semaphore::new(CLAIMS_MAX));
         let closing = stop.child_token();
         Ok(Self {
-            inner: Arc::new(Inner { config, store, hints, creates, loads, commits, claims, tasks, stop, closing }),
+            inner: Arc::new(Inner {
+                config,
+                store,
+                hints,
+                keyring,
+                creates,
+                loads,
+                commits,
+                claims,
+                tasks,
+                stop,
+                closing,
+            }),
         })
     }
 
@@ -217,6 +235,7 @@ impl TaskStore {
         tokio::join!(
             drain.run_until_cancelled(sweeps::every(period, "interrupt", || self.interrupt())),
             drain.run_until_cancelled(sweeps::every(period, "expire", || self.expire())),
+            drain.run_until_cancelled(sweeps::every(period, "lapse", || self.lapse())),
             drain.run_until_cancelled(sweeps::every(sweeps::PURGE_EVERY, "purge", || self.purge())),
             drain.run_until_cancelled(sweeps::every(sweeps::GAUGES_EVERY, "gauge", || self.gauge())),
         );

@@ -6,25 +6,29 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use longhaul_bus::{Control as ControlHint, Hint};
+use longhaul_core::input::QUESTIONS_MAX;
+use longhaul_core::limits::PAYLOAD_BYTES_MAX;
 use longhaul_core::{
-    CallError, Change, Fence, LeaseToken, NewTask, Outcome, Phase, Principal, Progress, Refusal, Task, TaskId,
-    Timestamp, WorkerId, WorkerInfo,
+    CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel, NewTask, Outcome,
+    Phase, Principal, Progress, Question, Refusal, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
-    Assignment, Claim, Control, Directive, Directives, ENDED_SESSIONS_PAGE, Error, Page, Position, Report, TaskCount,
-    Tasks, Work,
+    Assignment, Claim, Control, Directive, Directives, Error, Page, Position, Report, SESSIONS_PAGE, SUBSCRIPTIONS_MAX,
+    SessionNote, TaskCount, Tasks, Work,
 };
 use tokio::time::Instant;
 
 use crate::batch::Item;
 use crate::hints::Hints;
 use crate::store::{Committed, Created, Found, Loaded, NewRow, Stored, Wanted, Wish, Write, insist, weight};
-use crate::{TaskStore, metrics};
+use crate::{TaskStore, answers, metrics};
 
 /// How often a change is decided anew because the task has moved on.
 const CONFLICTS_MAX: u32 = 8;
 /// Tasks on a page, whatever was asked for.
 const LIST_MAX: u32 = 200;
+/// Bytes of open questions on a page, since a page is one message; a single task may have more.
+const LIST_BYTES_MAX: usize = PAYLOAD_BYTES_MAX / 2;
 /// Tasks asked about in one statement.
 const CHANGED_MAX: usize = 1000;
 /// The longest that a claim waits for a first task.
@@ -40,6 +44,14 @@ const CLAIM_MAX: u32 = 256;
 const CLAIM_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Leases in one heartbeat.
 const HEARTBEAT_MAX: usize = 10_000;
+/// The longest that a question waits.
+const INPUT_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Bytes of answers collected at once, since they are one message; a single answer may have more.
+const COLLECT_BYTES_MAX: usize = PAYLOAD_BYTES_MAX / 2;
+/// The longest that a stream carries a task's questions without saying so again.
+const CARRY_MAX: Duration = Duration::from_secs(300);
+/// The longest URI of a subscription.
+const URI_BYTES_MAX: usize = 8 * 1024;
 /// Orphans of a former incarnation ended in one statement, and statements.
 const ORPHANS_MAX: u32 = 500;
 const ORPHAN_ROUNDS_MAX: u32 = 20;
@@ -64,7 +76,7 @@ impl Item for Wanted {
 
 impl Item for Write {
     fn weight(&self) -> usize {
-        weight(self.change.outcome.as_ref())
+        weight(self.change.outcome.as_ref()) + self.answers.iter().map(|(_, sealed)| sealed.len()).sum::<usize>()
     }
     fn key(&self) -> Option<u128> {
         Some(self.change.task.id.bits())
@@ -81,6 +93,19 @@ pub(crate) fn committed(write: &Write, committed: &Committed, hints: &Hints) {
     hints.changed(task, write.held.is_some());
 }
 
+/// What a verb makes of a task.
+enum Decided {
+    Changed(Change),
+    /// There is nothing to change.
+    Same(Task),
+}
+
+impl From<Change> for Decided {
+    fn from(change: Change) -> Self {
+        Self::Changed(change)
+    }
+}
+
 fn between(earlier: Timestamp, later: Timestamp) -> Duration {
     Duration::from_micros(u64::try_from(later.as_micros() - earlier.as_micros()).unwrap_or(0))
 }
@@ -90,7 +115,11 @@ impl Tasks for TaskStore {
     async fn create(&self, new: NewTask) -> Result<Task, Error> {
         let owner = new.owner.owner();
         let texts = [&owner, new.owner.tenant.as_str(), &new.tool];
-        storable(texts.into_iter().chain(new.session.as_deref()).chain(new.traceparent.as_deref()))?;
+        let claimed = new
+            .claimed
+            .iter()
+            .flat_map(|claimed| [&*claimed.worker.name, &claimed.worker.incarnation, &claimed.token.0]);
+        storable(texts.into_iter().chain(new.session.as_deref()).chain(new.traceparent.as_deref()).chain(claimed))?;
         let ttl_ms = self.inner.config.ttl.grant(new.ttl).map(|ms| ms.min(TTL_MS_MAX));
         let created_at = match self.inner.creates.put(NewRow { new: new.clone(), owner, ttl_ms }).await? {
             Created::At(moment) => moment,
@@ -103,13 +132,18 @@ impl Tasks for TaskStore {
                 return Err(Refusal::TaskLimit { scope, limit }.into());
             }
         };
+        let attempt = u32::from(new.claimed.is_some());
+        let phase = new.claimed.map_or(Phase::Queued, |claimed| {
+            let until = created_at.plus(self.inner.config.lease);
+            Phase::Running(Lease { worker: claimed.worker, token: claimed.token, until })
+        });
         Ok(Task {
             id: new.id,
             owner: new.owner,
             tool: new.tool,
-            phase: Phase::Queued,
+            phase,
             version: 1,
-            attempt: 0,
+            attempt,
             status_message: None,
             progress: None,
             progress_token: new.progress_token,
@@ -117,6 +151,8 @@ impl Tasks for TaskStore {
             created_at,
             updated_at: created_at,
             ttl_ms,
+            client: new.client,
+            inputs: Vec::new(),
         })
     }
 
@@ -134,13 +170,43 @@ impl Tasks for TaskStore {
         storable([tenant, &owner])?;
         let limit = limit.clamp(1, LIST_MAX);
         let mut tasks = insist(|| self.inner.store.list(tenant, &owner, after, limit + 1)).await?;
-        let more = tasks.len() > limit as usize;
-        tasks.truncate(limit as usize);
+        let mut bytes = 0;
+        let fit = tasks.iter().take_while(|task| {
+            bytes += question_bytes(task);
+            bytes <= LIST_BYTES_MAX
+        });
+        let page = fit.count().clamp(1, limit as usize);
+        let more = tasks.len() > page;
+        tasks.truncate(page);
         Ok(Page { tasks, more })
     }
 
     async fn cancel(&self, principal: &Principal, id: TaskId) -> Result<Task, Error> {
-        self.change("cancel", id, None, |loaded| self.owned(principal, loaded), |task| task.cancel()).await
+        self.change("cancel", id, None, |loaded| self.owned(principal, loaded), |task, _| task.cancel()).await
+    }
+
+    async fn respond(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        answers: Vec<(InputKey, InputResponse)>,
+    ) -> Result<Task, Error> {
+        let decide = |task: Task, _| match task.clone().respond(answers.clone()) {
+            // Late, repeated and unknown answers change nothing.
+            Err(Refusal::NotAsked | Refusal::AlreadyEnded(_)) => Ok(Decided::Same(task)),
+            change => change.map(Decided::Changed),
+        };
+        self.change("respond", id, None, |loaded| self.owned(principal, loaded), decide).await
+    }
+
+    /// False too for an ended task, which asks nothing; letting go is always granted.
+    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+        storable([stream])?;
+        let task = self.owned(principal, self.load(id, None).await?)?.task;
+        if task.ending().is_some() && !lease.is_zero() {
+            return Ok(false);
+        }
+        Ok(insist(|| self.inner.store.carry(id, stream, lease.min(CARRY_MAX))).await?)
     }
 
     async fn changed(&self, seen: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
@@ -179,7 +245,7 @@ impl Work for TaskStore {
                 let orphans = insist(|| store.orphans(&worker.id, ORPHANS_MAX)).await?;
                 let last = orphans.len() < ORPHANS_MAX as usize;
                 // The process that held them is gone, so their leases are over, whatever time they had left.
-                this.end(orphans, Timestamp::from_micros(i64::MAX), |task, now| task.interrupt(now), false).await?;
+                this.apply(orphans, Timestamp::from_micros(i64::MAX), Task::interrupt, false).await?;
                 if last {
                     break;
                 }
@@ -232,9 +298,15 @@ impl Work for TaskStore {
         self.shielded(async move {
             let (store, known) = (&this.inner.store, &this.inner.hints.leases);
             let held = insist(|| store.heartbeat(&worker, &leases, this.inner.config.lease)).await?;
-            known.runs(&worker, held.iter().map(|id| (*id, 0)));
-            let lost = leases.into_iter().map(|(id, _)| id).filter(|id| !held.contains(id));
-            Ok(lost.inspect(|id| known.forget(*id)).map(Directive::Stop).collect())
+            known.runs(&worker, held.keys().map(|id| (*id, 0)));
+            let directives = leases.into_iter().filter_map(|(id, _)| match held.get(&id) {
+                Some(answered) => answered.then_some(Directive::Answered(id)),
+                None => {
+                    known.forget(id);
+                    Some(Directive::Stop(id))
+                }
+            });
+            Ok(directives.collect())
         })
         .await
     }
@@ -243,14 +315,55 @@ impl Work for TaskStore {
         let finite = |progress: &Progress| progress.progress.is_finite() && progress.total.is_none_or(f64::is_finite);
         let progress = report.progress.filter(finite);
         let held = Some((fence.attempt, fence.token.clone()));
-        let decide = |task: Task| task.report(&fence, report.status_message.clone(), progress.clone());
+        let decide = |task: Task, _| task.report(&fence, report.status_message.clone(), progress.clone());
         self.change("report", fence.id, held, anyones, decide).await
+    }
+
+    async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, timeout: Duration) -> Result<Task, Error> {
+        let timeout = timeout.min(INPUT_TIMEOUT_MAX);
+        let held = Some((fence.attempt, fence.token.clone()));
+        let decide = |task: Task, now: Timestamp| {
+            task.held_under(&fence)?;
+            match task.has_asked(&requests) {
+                true => Ok(Decided::Same(task)),
+                false => task.request_input(&fence, requests.clone(), now.plus(timeout)).map(Decided::Changed),
+            }
+        };
+        self.change("request_input", fence.id, held, anyones, decide).await
+    }
+
+    async fn collect(&self, fence: Fence, mut have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
+        have.retain(|nth| (1..=QUESTIONS_MAX as u32).contains(nth));
+        have.sort_unstable();
+        have.dedup();
+        for _ in 0..CONFLICTS_MAX {
+            let task = anyones(self.load(fence.id, None).await?)?.task;
+            task.held_under(&fence)?;
+            // If it ended in between, the next look says how.
+            let Some(kept) = insist(|| self.inner.store.collect(&fence, &have)).await? else { continue };
+            let mut bytes = 0;
+            let fit = kept.iter().enumerate().take_while(|(at, (_, sealed))| {
+                bytes += sealed.len();
+                *at == 0 || bytes <= COLLECT_BYTES_MAX
+            });
+            let keyring = self.inner.keyring.load();
+            return fit
+                .map(|(_, (nth, sealed))| match answers::open(&keyring, &task, *nth, sealed) {
+                    Some(response) => Ok((*nth, response)),
+                    None => {
+                        tracing::error!(task.id = %task.id, nth, "an answer cannot be opened: is its key gone?");
+                        Err(Error::Fault("an answer was sealed with a key that is not in the keyring".into()))
+                    }
+                })
+                .collect();
+        }
+        Err(Error::Unavailable("the task keeps changing".into()))
     }
 
     async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error> {
         let outcome = self.bounded(outcome);
         let held = Some((fence.attempt, fence.token.clone()));
-        let decide = |task: Task| task.complete(&fence, outcome.clone());
+        let decide = |task: Task, _| task.complete(&fence, outcome.clone());
         match self.change("complete", fence.id, held, anyones, decide).await {
             Err(Error::Refused(refusal @ Refusal::AlreadyEnded(ending))) if ending == outcome.ending() => {
                 self.repeated(&fence, &outcome).await?.ok_or(refusal.into())
@@ -275,22 +388,77 @@ impl Work for TaskStore {
 #[async_trait]
 impl Control for TaskStore {
     async fn end_session(&self, session: &str, expires_at: Timestamp) -> Result<(), Error> {
+        self.note(session, true, None, expires_at).await
+    }
+
+    async fn set_log_level(&self, session: &str, level: LogLevel, expires_at: Timestamp) -> Result<(), Error> {
+        self.note(session, false, Some(level), expires_at).await
+    }
+
+    async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error> {
+        storable([after])?;
+        Ok(insist(|| self.inner.store.sessions(after, SESSIONS_PAGE)).await?)
+    }
+
+    async fn subscribe(
+        &self,
+        session: &str,
+        uri: &str,
+        subscribed: bool,
+        expires_at: Timestamp,
+    ) -> Result<bool, Error> {
+        storable([session, uri])?;
+        if uri.len() > URI_BYTES_MAX {
+            return Err(Error::Fault(format!("a URI of more than {URI_BYTES_MAX} bytes")));
+        }
+        let (this, session, uri) = (self.clone(), session.to_owned(), uri.to_owned());
+        self.shielded(async move {
+            let store = &this.inner.store;
+            let taken = match subscribed {
+                true => insist(|| store.subscribe(&session, &uri, SUBSCRIPTIONS_MAX, expires_at)).await?,
+                false => insist(|| store.unsubscribe(&session, &uri)).await.map(|()| true)?,
+            };
+            if taken {
+                this.inner.hints.bus.publish(Hint::Control(ControlHint::Subscriptions { session }));
+            }
+            Ok(taken)
+        })
+        .await
+    }
+
+    async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error> {
+        storable([session])?;
+        Ok(insist(|| self.inner.store.subscriptions(session)).await?)
+    }
+}
+
+impl TaskStore {
+    async fn note(
+        &self,
+        session: &str,
+        ended: bool,
+        log_level: Option<LogLevel>,
+        expires_at: Timestamp,
+    ) -> Result<(), Error> {
         storable([session])?;
         let (this, session) = (self.clone(), session.to_owned());
         self.shielded(async move {
-            insist(|| this.inner.store.end_session(&session, expires_at)).await?;
+            insist(|| this.inner.store.note_session(&session, ended, log_level, expires_at)).await?;
             this.inner.hints.bus.publish(Hint::Control(ControlHint::Sessions));
             Ok(())
         })
         .await
     }
 
-    async fn ended_sessions(&self, after: &str) -> Result<Vec<String>, Error> {
-        Ok(insist(|| self.inner.store.ended_sessions(after, ENDED_SESSIONS_PAGE)).await?)
+    /// A change as it is committed: its answers sealed.
+    pub(crate) fn write(&self, mut change: Change, held: Option<(u32, LeaseToken)>, overdue: bool) -> Write {
+        let responses = std::mem::take(&mut change.responses);
+        let keyring = self.inner.keyring.load();
+        let seal =
+            |(nth, response): &(u32, InputResponse)| (*nth, answers::seal(&keyring, &change.task, *nth, response));
+        Write { answers: responses.iter().map(seal).collect(), change, held, overdue }
     }
-}
 
-impl TaskStore {
     async fn load(&self, id: TaskId, outcome_for: Option<&Principal>) -> Result<Loaded, Error> {
         let outcome_for = outcome_for.map(|owner| (owner.tenant.as_str().to_owned(), owner.owner()));
         if let Some((tenant, owner)) = &outcome_for {
@@ -318,28 +486,32 @@ impl TaskStore {
     }
 
     /// Read, decide, commit; again if the task has moved on meanwhile. (The hint follows the commit by itself.)
-    async fn change(
+    async fn change<D: Into<Decided>>(
         &self,
         verb: &'static str,
         id: TaskId,
         held: Option<(u32, LeaseToken)>,
         access: impl Fn(Loaded) -> Result<Stored, Refusal>,
-        decide: impl Fn(Task) -> Result<Change, Refusal>,
+        decide: impl Fn(Task, Timestamp) -> Result<D, Refusal>,
     ) -> Result<Task, Error> {
         let mut wanted: Option<Task> = None;
         for _ in 0..CONFLICTS_MAX {
-            let present = access(self.load(id, None).await?)?.task;
+            let loaded = self.load(id, None).await?;
+            let now = loaded.now;
+            let present = access(loaded)?.task;
             if wanted.is_some_and(|wanted| same(wanted, &present)) {
                 // The commit whose answer was lost has taken effect after all; nobody has been told of it yet.
                 self.inner.hints.changed(&present, held.is_some());
                 return Ok(present);
             }
-            let change = decide(present)?;
+            let change = match decide(present, now)?.into() {
+                Decided::Changed(change) => change,
+                Decided::Same(task) => return Ok(task),
+            };
             // A result is compared with what is stored, where it matters.
             let bare = weight(change.outcome.as_ref()) == 0;
             let mut task = change.task.clone();
-            let (committed, repeated) =
-                self.inner.commits.put(Write { change, held: held.clone(), overdue: false }).await?;
+            let (committed, repeated) = self.inner.commits.put(self.write(change, held.clone(), false)).await?;
             if let Some(committed) = committed {
                 task.updated_at = committed.updated_at;
                 return Ok(task);
@@ -370,8 +542,12 @@ impl TaskStore {
         match task {
             Ok(stored) if stored.task.tool == new.tool => {
                 // If the answer to the first create was lost, so was its hint.
-                if stored.task.phase == Phase::Queued {
-                    self.inner.hints.created(new.id, &new.tool);
+                if match &stored.task.phase {
+                    Phase::Queued => new.claimed.is_none(),
+                    Phase::Running(_) => new.claimed.is_some(),
+                    Phase::Ended(_) => false,
+                } {
+                    self.inner.hints.created(new);
                 }
                 Ok(stored.task)
             }
@@ -426,6 +602,16 @@ fn anyones(loaded: Loaded) -> Result<Stored, Refusal> {
         Found::Tombstone { .. } => Err(Refusal::Expired),
         Found::Nothing => Err(Refusal::NotFound),
     }
+}
+
+fn question_bytes(task: &Task) -> usize {
+    let bytes = |question: &Question| match question {
+        Question::Form { message, schema } => message.len() + schema.len(),
+        Question::Url { message, url } => message.len() + url.len(),
+        Question::Sample { params } => params.len(),
+        Question::Roots => 0,
+    };
+    task.open_inputs().map(|(_, _, question)| bytes(question)).sum()
 }
 
 /// Whether two values of a task differ at most in what the store stamps.

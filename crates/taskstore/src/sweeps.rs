@@ -12,10 +12,12 @@ use tokio::time::MissedTickBehavior;
 
 use crate::TaskStore;
 use crate::metrics;
-use crate::store::{Fault, Retention, Write, insist};
+use crate::store::{Fault, Retention, insist};
 
 /// Tasks ended or purged in one statement.
 const SWEEP_ROWS: u32 = 500;
+/// Tasks whose questions lapse at once: each may carry two megabytes of them.
+const LAPSE_ROWS: u32 = 50;
 /// Statements of one sweep; the rest is left to the next one.
 const ROUNDS_MAX: u32 = 200;
 /// How often expired rows are deleted and the gauges set.
@@ -36,7 +38,7 @@ impl TaskStore {
         for _ in 0..ROUNDS_MAX {
             let (now, tasks) = insist(|| store.overdue(SWEEP_ROWS)).await?;
             let full = tasks.len() >= SWEEP_ROWS as usize;
-            ended += self.end(tasks, now, |task, now| task.interrupt(now), true).await?;
+            ended += self.apply(tasks, now, Task::interrupt, true).await?;
             if !full {
                 break;
             }
@@ -50,12 +52,26 @@ impl TaskStore {
         for _ in 0..ROUNDS_MAX {
             let (now, tasks) = insist(|| self.inner.store.expired(SWEEP_ROWS)).await?;
             let full = tasks.len() >= SWEEP_ROWS as usize;
-            ended += self.end(tasks, now, |task, now| task.expire(now), false).await?;
+            ended += self.apply(tasks, now, Task::expire, false).await?;
             if !full {
                 break;
             }
         }
         Ok(ended)
+    }
+
+    /// Closes the questions whose time has run out, as declined; answers of how many tasks.
+    pub async fn lapse(&self) -> Result<u64, Error> {
+        let mut lapsed = 0;
+        for _ in 0..ROUNDS_MAX {
+            let (now, tasks) = insist(|| self.inner.store.unanswered(LAPSE_ROWS)).await?;
+            let full = tasks.len() >= LAPSE_ROWS as usize;
+            lapsed += self.apply(tasks, now, Task::lapse, false).await?;
+            if !full {
+                break;
+            }
+        }
+        Ok(lapsed)
     }
 
     /// Deletes expired tasks, and whatever else is past its retention; answers how many tasks.
@@ -102,21 +118,21 @@ impl TaskStore {
         Ok(0)
     }
 
-    /// Ends tasks; one that has moved on meanwhile is left as it is.
-    pub(crate) async fn end(
+    /// Changes tasks by a verb and answers how many; one that has moved on meanwhile is left as it is.
+    pub(crate) async fn apply(
         &self,
         tasks: Vec<Task>,
         now: Timestamp,
         verb: fn(Task, Timestamp) -> Result<Change, Refusal>,
         overdue: bool,
     ) -> Result<u64, Error> {
-        let writes = tasks.into_iter().filter_map(|task| verb(task, now).ok());
-        let commits = writes.map(|change| self.inner.commits.put(Write { change, held: None, overdue }));
-        let mut ended = 0;
+        let changes = tasks.into_iter().filter_map(|task| verb(task, now).ok());
+        let commits = changes.map(|change| self.inner.commits.put(self.write(change, None, overdue)));
+        let mut changed = 0;
         for committed in join_all(commits).await {
-            ended += u64::from(committed?.0.is_some());
+            changed += u64::from(committed?.0.is_some());
         }
-        Ok(ended)
+        Ok(changed)
     }
 }
 

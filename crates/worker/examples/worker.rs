@@ -1,4 +1,4 @@
-//! Serves the demo tools: `worker TASK_STORE_URL SERVICE_TOKEN_FILE [LISTEN_ADDRESS]`, until Ctrl-C.
+//! Serves the demo tools, prompt and resource: `worker TASK_STORE_URL SERVICE_TOKEN_FILE [LISTEN_ADDRESS]`, until Ctrl-C.
 //!
 //! With an address it takes calls that are not tasks too.
 
@@ -21,7 +21,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let drain = CancellationToken::new();
     let end = drain.clone();
-    let worker = Worker::new(config).with_tools(demo::tools()).run(drain);
+    let worker = Worker::new(config)
+        .with_tools(demo::tools())
+        .with_tools(demo::prompts())
+        .with_tools(demo::resources())
+        .run(drain);
     tokio::pin!(worker);
     tokio::select! {
         ended = &mut worker => ended?,

@@ -2,10 +2,10 @@
 
 use base64::Engine as _;
 use bytes::Bytes;
-use longhaul_core::{CallError, Outcome};
+use longhaul_core::{CallError, ClientCapabilities, Outcome, Target};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::json::Members;
 
@@ -13,6 +13,10 @@ use crate::json::Members;
 pub(crate) const INTERNAL_ERROR: i32 = -32603;
 /// JSON-RPC: the call names something that is not there.
 pub(crate) const INVALID_PARAMS: i32 = -32602;
+/// MCP 2025-11-25, server/resources, "Error Handling"; gateways write what the caller's revision has.
+const RESOURCE_NOT_FOUND: i32 = -32002;
+/// MCP 2026-07-28, basic/index, "Error Codes".
+const MISSING_CAPABILITY: i32 = -32021;
 
 /// A tool's answer: the result of the call.
 #[derive(Debug, Clone)]
@@ -78,6 +82,14 @@ impl Answer {
         Ok(Self(Form::Raw { body, is_error }))
     }
 
+    /// Any other result, as a whole.
+    pub(crate) fn object<T: Serialize + ?Sized>(value: &T) -> Self {
+        Self(match serde_json::to_vec(value) {
+            Ok(body) => Form::Raw { body: body.into(), is_error: false },
+            Err(error) => Form::Unwritable(error.to_string()),
+        })
+    }
+
     /// One more block of text.
     pub fn with_text(self, text: impl Into<String>) -> Self {
         self.with_block(json!({ "type": "text", "text": text.into() }))
@@ -135,6 +147,36 @@ impl Failure {
         Self(Kind::Protocol { code, message: message.into(), data: None })
     }
 
+    /// There is no resource of this URI.
+    pub fn resource_not_found(uri: &str) -> Self {
+        Self::protocol(RESOURCE_NOT_FOUND, "Resource not found").with_data(&json!({ "uri": uri }))
+    }
+
+    /// The call makes no sense for a client that cannot be asked this.
+    pub fn missing_capability(missing: ClientCapabilities) -> Self {
+        let ClientCapabilities { elicitation_form, elicitation_url, sampling, roots } = missing;
+        let mut needed = Map::new();
+        let modes = [(elicitation_form, "form"), (elicitation_url, "url")];
+        let modes: Map<_, _> =
+            modes.into_iter().filter(|(is, _)| *is).map(|(_, mode)| (mode.into(), json!({}))).collect();
+        if !modes.is_empty() {
+            needed.insert("elicitation".into(), modes.into());
+        }
+        for (_, other) in [(sampling, "sampling"), (roots, "roots")].into_iter().filter(|(is, _)| *is) {
+            needed.insert(other.into(), json!({}));
+        }
+        Self::protocol(MISSING_CAPABILITY, "The client lacks a capability that this call needs")
+            .with_data(&json!({ "requiredCapabilities": needed }))
+    }
+
+    /// The same, where there is no result that is an error.
+    pub(crate) fn into_protocol(self) -> Self {
+        match self.0 {
+            Kind::Tool(message) => Self::protocol(INTERNAL_ERROR, message),
+            Kind::Protocol { .. } => self,
+        }
+    }
+
     /// The `data` of a JSON-RPC error; a [`RawValue`] stays as it is written. A tool error has none.
     pub fn with_data<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
         if let Kind::Protocol { data, .. } = &mut self.0 {
@@ -154,8 +196,16 @@ pub(crate) fn internal_error(message: impl Into<String>) -> Outcome {
     Outcome::Error(CallError { code: INTERNAL_ERROR, message: message.into(), data: None })
 }
 
-pub(crate) fn unknown_tool(tool: &str) -> Outcome {
-    Outcome::Error(CallError { code: INVALID_PARAMS, message: format!("Unknown tool: {tool}"), data: None })
+/// What is called is not there.
+pub(crate) fn unknown(target: &Target) -> Outcome {
+    let what = match target {
+        Target::Tool(_) => "tool",
+        Target::Prompt(_) | Target::CompletePrompt(_) => "prompt",
+        Target::Resource(uri) => return outcome(Err(Failure::resource_not_found(uri)), usize::MAX),
+        Target::CompleteTemplate(_) => "resource template",
+    };
+    let message = format!("Unknown {what}: {}", target.name());
+    Outcome::Error(CallError { code: INVALID_PARAMS, message, data: None })
 }
 
 /// How the call ended, in at most `bytes_max` bytes.
@@ -247,6 +297,18 @@ mod tests {
         assert_eq!(protocol, CallError { code: -32000, message: "no".into(), data: Some("{\"n\":1.10}".into()) });
         let from_any: Failure = "x".parse::<u8>().unwrap_err().into();
         assert!(matches!(outcome(Err(from_any), 1000), Outcome::Result { is_error: true, .. }));
+    }
+
+    #[test]
+    fn a_missing_capability_is_named_as_clients_declare_it() {
+        for (bits, named) in [
+            (0b0001, r#"{"elicitation":{"form":{}}}"#),
+            (0b1110, r#"{"elicitation":{"url":{}},"sampling":{},"roots":{}}"#),
+        ] {
+            let missing = error(Err(Failure::missing_capability(ClientCapabilities::from_bits(bits))), 1000);
+            assert_eq!(missing.code, -32021);
+            assert_eq!(missing.data.unwrap(), format!(r#"{{"requiredCapabilities":{named}}}"#));
+        }
     }
 
     #[test]

@@ -1,46 +1,123 @@
-//! What a tool's function knows about the run it is in, and what it may say.
+//! What a function knows about the run it is in, and what it may say.
 
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use longhaul_core::limits::{STATUS_MESSAGE_BYTES_MAX, cut};
-use longhaul_core::{Ending, Fence, Principal, Progress, Refusal, Task, TaskId, Timestamp};
+use longhaul_core::{
+    ClientCapabilities, Ending, Fence, LogLevel, LogMessage, Principal, Progress, Refusal, Target, Task, TaskId,
+    Timestamp, WorkerId,
+};
 use longhaul_rpc::{CallEvent, Error, Report, Work};
-use tokio::sync::{Notify, mpsc};
+use serde::Serialize;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The least time between two reports of one run: the newest status message and progress win.
+use crate::collect::TaskLine;
+use crate::function::Function;
+use crate::line::{CallLine, Next};
+use crate::resolve::Resolver;
+use crate::seat::Seat;
+use crate::updates::Resources;
+
+/// The least time between two reports of one run, on the average: the newest status message and progress win.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
+/// Progress of a call that goes out as it comes before values are merged.
+const PROGRESS_MAX: usize = 16;
+/// Log messages of a call that were not sent yet; more are dropped.
+const LOGS_MAX: usize = 100;
+/// The largest log message, in bytes of JSON; larger ones are dropped.
+const LOG_BYTES_MAX: usize = 64 * 1024;
 
 /// A run: the same for a task and for a call that is not one.
 ///
-/// Cheap to clone. What it says (`set_status_message`, `progress`) never waits for the network: the newest word goes
-/// out at most ten times a second, and the last one before the answer. When the run is over for any reason, each such
+/// Cheap to clone. What it says (`set_status_message`, `progress`, `log`) never waits for the network: the newest word
+/// goes out about ten times a second, and the last one before the answer. When the run is over for any reason, each such
 /// call says [`Ended`] instead of failing; with `?` the tool ends there.
 #[derive(Clone)]
-pub struct Context(Arc<Run>);
+pub struct Context(pub(crate) Arc<Run>);
 
-struct Run {
-    tool: String,
+pub(crate) struct Run {
+    pub(crate) means: Arc<Means>,
+    /// What is run; `None` if the worker does not have it.
+    pub(crate) function: Option<Arc<Function>>,
+    target: Target,
     principal: Principal,
-    task: Option<TaskHandle>,
-    deadline: Option<Instant>,
+    client: Mutex<ClientCapabilities>,
+    task: OnceLock<TaskHandle>,
+    route: Mutex<Route>,
+    pub(crate) seat: Seat,
+    /// The keys of all its questions so far.
+    pub(crate) keys: Mutex<HashSet<String>>,
+    /// Whoever holds it may ask, or go on as a task.
+    pub(crate) turn: tokio::sync::Mutex<()>,
     stop: CancellationToken,
     why: OnceLock<Stop>,
     words: Mutex<Words>,
     news: Notify,
-    /// The tool's function has returned.
+    /// There is something to collect, or one more to wait for.
+    pub(crate) answers: Notify,
+    pub(crate) answered: AtomicBool,
+    /// The function has returned.
     finished: CancellationToken,
+}
+
+/// What all runs of a worker have.
+pub(crate) struct Means {
+    pub(crate) work: Arc<dyn Work>,
+    pub(crate) worker: WorkerId,
+    pub(crate) resources: Resources,
+    pub(crate) resolver: Arc<dyn Resolver>,
+    /// How long a question waits, unless it says so itself.
+    pub(crate) input_timeout: Duration,
+    /// One permit for each run that waits for its caller.
+    pub(crate) waiting: Arc<Semaphore>,
+}
+
+/// The way to who wants the answer.
+#[derive(Clone)]
+pub(crate) enum Route {
+    Task(Arc<TaskLine>),
+    Call(Arc<CallLine>),
 }
 
 /// What the tool has said.
 #[derive(Default)]
-struct Words {
+pub(crate) struct Words {
     status_message: Option<String>,
-    progress: Option<f64>,
-    /// Not sent yet.
-    pending: Report,
+    /// The status message was not reported yet.
+    unreported: bool,
+    progress: Option<Progress>,
+    /// Progress that was not sent yet, the newest last.
+    pub(crate) steps: VecDeque<Progress>,
+    pub(crate) logs: VecDeque<LogMessage>,
+    logs_dropped: u64,
+}
+
+/// When the next word may go out: so many at once, then one in a while.
+pub(crate) struct Pace {
+    burst: u32,
+    /// When the last word would have gone out, had they all kept their distance.
+    until: Instant,
+}
+
+impl Pace {
+    fn new(burst: usize) -> Self {
+        Self { burst: u32::try_from(burst).unwrap_or(u32::MAX), until: Instant::now() }
+    }
+
+    /// Takes a turn, and says whether the next one is free too; else when there is one.
+    pub(crate) fn take(&mut self, now: Instant) -> Result<bool, Instant> {
+        let ahead = REPORT_EVERY * (self.burst - 1);
+        if self.until.saturating_duration_since(now) > ahead {
+            return Err(self.until - ahead);
+        }
+        self.until = self.until.max(now) + REPORT_EVERY;
+        Ok(self.until.saturating_duration_since(now) <= ahead)
+    }
 }
 
 /// Why a run was told to stop.
@@ -65,6 +142,12 @@ pub struct TaskHandle {
     pub created_at: Timestamp,
     /// When it ends whatever happens, by the task-store's clock; `None` is never.
     pub expires_at: Option<Timestamp>,
+}
+
+impl TaskHandle {
+    fn of(task: &Task) -> Self {
+        Self { id: task.id, attempt: task.attempt, created_at: task.created_at, expires_at: task.expires_at() }
+    }
 }
 
 /// Where a run stands.
@@ -92,59 +175,60 @@ pub enum Ended {
 }
 
 impl Context {
-    pub(crate) fn of_task(task: &Task, limit: Option<Duration>) -> Self {
-        let handle = TaskHandle {
-            id: task.id,
-            attempt: task.attempt,
-            created_at: task.created_at,
-            expires_at: task.expires_at(),
-        };
-        let words = Words {
+    /// A run of a task.
+    pub(crate) fn of_task(
+        means: Arc<Means>,
+        function: Option<Arc<Function>>,
+        task: &Task,
+        fence: Fence,
+        seat: Seat,
+    ) -> Self {
+        let route = Route::Task(Arc::new(TaskLine::new(fence)));
+        let target = Target::Tool(task.tool.clone());
+        let mut run = Run::new(means, function, target, &task.owner, task.client, route, seat);
+        run.task = OnceLock::from(TaskHandle::of(task));
+        run.keys = Mutex::new(task.inputs.iter().map(|input| input.key.clone()).collect());
+        run.words = Mutex::new(Words {
             status_message: task.status_message.clone(),
-            progress: task.progress.as_ref().map(|progress| progress.progress),
+            progress: task.progress.clone(),
             ..Words::default()
-        };
-        Self::new(&task.tool, &task.owner, Some(handle), limit, words)
+        });
+        Self(Arc::new(run))
     }
 
-    pub(crate) fn of_call(tool: &str, principal: &Principal, limit: Option<Duration>) -> Self {
-        Self::new(tool, principal, None, limit, Words::default())
-    }
-
-    fn new(tool: &str, principal: &Principal, task: Option<TaskHandle>, limit: Option<Duration>, words: Words) -> Self {
-        Self(Arc::new(Run {
-            tool: tool.to_owned(),
-            principal: principal.clone(),
-            task,
-            // A limit beyond the clock's range is none.
-            deadline: limit.and_then(|limit| Instant::now().checked_add(limit)),
-            stop: CancellationToken::new(),
-            why: OnceLock::new(),
-            words: Mutex::new(words),
-            news: Notify::new(),
-            finished: CancellationToken::new(),
-        }))
+    /// A run of a call that is not a task.
+    pub(crate) fn of_call(
+        means: Arc<Means>,
+        function: Arc<Function>,
+        target: Target,
+        principal: &Principal,
+        client: ClientCapabilities,
+        line: CallLine,
+        seat: Seat,
+    ) -> Self {
+        Self(Arc::new(Run::new(means, Some(function), target, principal, client, Route::Call(Arc::new(line)), seat)))
     }
 
     /// The task's id; `None` for a call that is not a task.
     pub fn task_id(&self) -> Option<TaskId> {
-        self.0.task.map(|task| task.id)
+        self.as_task().map(|task| task.id)
     }
 
-    /// The task, if this call is one: the client decides that. A tool with optional task support may ask here whether
-    /// to do the long thing, or to answer at once because someone waits on an open connection.
+    /// The task, if this call is one, or has become one: the client decides that, or leaves it to the tool
+    /// ([`become_task`](Self::become_task)). A tool with optional task support may ask here whether to do the long
+    /// thing, or to answer at once because someone waits on an open connection.
     pub fn as_task(&self) -> Option<&TaskHandle> {
-        self.0.task.as_ref()
+        self.0.task.get()
     }
 
     /// The MCP method that was called.
     pub fn method(&self) -> &'static str {
-        "tools/call"
+        self.0.target.method()
     }
 
-    /// The tool's name.
+    /// The name of what was called; of a resource, its URI.
     pub fn tool(&self) -> &str {
-        &self.0.tool
+        self.0.target.name()
     }
 
     /// Whose call it is.
@@ -152,9 +236,19 @@ impl Context {
         &self.0.principal
     }
 
-    /// When the tool's own time limit ends the run; `None` is never.
+    /// What the caller can be asked. Another question counts as declined.
+    pub fn client(&self) -> ClientCapabilities {
+        *self.0.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When the tool's own time limit ends the run; `None` is never, or not while it waits for its caller.
     pub fn deadline(&self) -> Option<Instant> {
-        self.0.deadline
+        self.0.seat.deadline()
+    }
+
+    /// The worker's resources, to say that one has changed.
+    pub fn resources(&self) -> &Resources {
+        &self.0.means.resources
     }
 
     /// Where the run stands.
@@ -174,8 +268,8 @@ impl Context {
     pub async fn set_status_message(&self, message: impl Into<String>) -> Result<(), Ended> {
         let message = short(message.into());
         self.say(move |words| {
-            words.pending.status_message = Some(message.clone());
             words.status_message = Some(message);
+            words.unreported = true;
         })
         .await
     }
@@ -184,13 +278,58 @@ impl Context {
     pub async fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>) -> Result<(), Ended> {
         let message = message.map(|message| short(message.to_owned()));
         self.say(move |words| {
-            if progress.is_finite() && words.progress.is_none_or(|former| progress > former) {
-                words.progress = Some(progress);
+            if progress.is_finite() && words.progress.as_ref().is_none_or(|former| progress > former.progress) {
                 let total = total.filter(|total| total.is_finite());
-                words.pending.progress = Some(Progress { progress, total, message });
+                let step = Progress { progress, total, message };
+                words.progress = Some(step.clone());
+                if words.steps.len() == PROGRESS_MAX {
+                    words.steps.pop_back();
+                }
+                words.steps.push_back(step);
             }
         })
         .await
+    }
+
+    /// Writes to the caller's log, if it asked for messages of this level: `data` is any JSON. A task has no such reader.
+    pub async fn log<T: Serialize + ?Sized>(
+        &self,
+        level: LogLevel,
+        logger: Option<&str>,
+        data: &T,
+    ) -> Result<(), Ended> {
+        let wanted = match self.route() {
+            Route::Call(line) => line.hears(level),
+            Route::Task(_) => false,
+        };
+        let data = wanted.then(|| serde_json::to_vec(data)).transpose();
+        self.say(move |words| {
+            let data = match data {
+                Ok(None) => return,
+                Ok(Some(data)) if data.len() <= LOG_BYTES_MAX && words.logs.len() < LOGS_MAX => data,
+                Ok(Some(_)) | Err(_) => return words.logs_dropped += 1,
+            };
+            words.logs.push_back(LogMessage { level, logger: logger.map(str::to_owned), data: data.into() });
+        })
+        .await
+    }
+
+    /// Goes on as a task, if the caller can have one: it then hears of the task at once, and may go away. In a task that
+    /// is the task itself. `None` if it has to stay a call; it then just goes on. A tool that
+    /// [`decides`](crate::Tool::decides) calls this once it knows that it will take long, after its questions.
+    pub async fn become_task(&self) -> Result<Option<TaskHandle>, Ended> {
+        let becoming = async {
+            let _turn = self.0.turn.lock().await;
+            self.alive()?;
+            if let (Route::Call(line), None) = (self.route(), self.as_task()) {
+                line.become_task(self).await;
+            }
+            Ok(self.as_task().copied())
+        };
+        tokio::select! {
+            became = becoming => became,
+            ended = self.over() => Err(ended),
+        }
     }
 
     /// The W3C `traceparent` of the present span, to hand on to what the tool calls.
@@ -217,7 +356,7 @@ impl Context {
         Ok(())
     }
 
-    fn alive(&self) -> Result<(), Ended> {
+    pub(crate) fn alive(&self) -> Result<(), Ended> {
         match self.0.why.get() {
             Some(Stop::Ended(ended)) => Err(*ended),
             Some(Stop::Drained | Stop::TimedOut) => Err(Ended::Stopped),
@@ -226,8 +365,57 @@ impl Context {
         }
     }
 
+    /// Waits until the run is over, one way or the other.
+    pub(crate) async fn over(&self) -> Ended {
+        tokio::select! {
+            () = self.0.stop.cancelled() => {}
+            () = self.0.finished.cancelled() => {}
+        }
+        self.alive().err().unwrap_or(Ended::Stopped)
+    }
+
     fn words(&self) -> MutexGuard<'_, Words> {
         self.0.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn route(&self) -> Route {
+        self.0.route.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is held of its task, if it is one.
+    pub(crate) fn fence(&self) -> Option<Fence> {
+        match self.route() {
+            Route::Task(line) => Some(line.fence.clone()),
+            Route::Call(_) => None,
+        }
+    }
+
+    pub(crate) fn set_client(&self, client: ClientCapabilities) {
+        *self.0.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
+    }
+
+    /// From now on it is a task: what it said last is said there too.
+    pub(crate) fn turn_into(&self, task: &Task, fence: Fence) {
+        self.set_client(task.client);
+        let mut words = self.words();
+        words.unreported = words.status_message.is_some();
+        words.steps = words.progress.iter().cloned().collect();
+        *self.0.route.lock().unwrap_or_else(PoisonError::into_inner) = Route::Task(Arc::new(TaskLine::new(fence)));
+        drop(words);
+        let _ = self.0.task.set(TaskHandle::of(task));
+        self.0.answers.notify_one();
+        self.heed();
+    }
+
+    /// There is something to pass on.
+    pub(crate) fn heed(&self) {
+        self.0.news.notify_one();
+    }
+
+    /// There are answers to collect.
+    pub(crate) fn answered(&self) {
+        self.0.answered.store(true, Ordering::Relaxed);
+        self.0.answers.notify_one();
     }
 
     /// Tells the run to stop; the first reason counts.
@@ -235,6 +423,20 @@ impl Context {
         if self.0.why.set(why).is_ok() {
             self.0.stop.cancel();
         }
+    }
+
+    /// Tells the run to stop, because of a refusal.
+    pub(crate) fn refused(&self, refusal: &Refusal) {
+        self.stop(Stop::Ended(match refusal {
+            Refusal::AlreadyEnded(ending) => Ended::Already(*ending),
+            Refusal::Expired | Refusal::NotFound => Ended::Expired,
+            Refusal::Fenced
+            | Refusal::KeyUsed(_)
+            | Refusal::TooManyQuestions
+            | Refusal::Unaskable
+            | Refusal::NotAsked
+            | Refusal::TaskLimit { .. } => Ended::Stopped,
+        }));
     }
 
     /// Waits until the run is told to stop, and why.
@@ -250,77 +452,131 @@ impl Context {
 
     /// Passes on what the tool says until it has finished or was told to stop. Nothing said before
     /// [`finish`](Self::finish) is left out.
-    pub(crate) async fn pass_on(&self, to: &Listeners) {
-        self.0.stop.run_until_cancelled(self.pass_all(to)).await;
+    pub(crate) async fn pass_on(&self) {
+        self.0.stop.run_until_cancelled(self.pass_all()).await;
+        let dropped = self.words().logs_dropped;
+        if dropped > 0 {
+            tracing::warn!(
+                name = self.tool(),
+                dropped,
+                "log messages were dropped: too many, too large or without JSON"
+            );
+        }
     }
 
-    async fn pass_all(&self, to: &Listeners) {
+    async fn pass_all(&self) {
         let finished = &self.0.finished;
+        let (mut reports, mut steps) = (Pace::new(1), Pace::new(PROGRESS_MAX));
         loop {
             finished.run_until_cancelled(self.0.news.notified()).await;
-            // Asked before taking the last word, or that could be missed.
-            let over = finished.is_cancelled();
-            let report = std::mem::take(&mut self.words().pending);
-            if report != Report::default() {
-                match to.hear(report.clone()).await {
-                    Ok(()) => {}
-                    Err(Error::Refused(refusal)) => return self.stop(Stop::Ended(ended(&refusal))),
-                    Err(error) => {
-                        tracing::debug!(%error, "a report was not taken");
-                        self.take_back(report);
+            loop {
+                // Asked before taking the last word, or that could be missed.
+                let over = finished.is_cancelled();
+                let wait = match self.route() {
+                    Route::Task(_) => self.report(&mut reports, over).await,
+                    Route::Call(line) => self.tell(&line, &mut steps, over).await,
+                };
+                match wait {
+                    None if over => return,
+                    None => break,
+                    Some(until) => {
+                        tokio::select! {
+                            () = tokio::time::sleep_until(until) => {}
+                            () = self.0.news.notified() => {}
+                            () = finished.cancelled() => {}
+                        }
                     }
                 }
             }
-            if over {
-                return;
-            }
-            finished.run_until_cancelled(tokio::time::sleep(REPORT_EVERY)).await;
         }
     }
 
-    /// What could not be sent is sent later, unless there is newer word.
-    fn take_back(&self, report: Report) {
-        let mut words = self.words();
-        let pending = &mut words.pending;
-        pending.status_message = pending.status_message.take().or(report.status_message);
-        pending.progress = pending.progress.take().or(report.progress);
-        drop(words);
-        self.0.news.notify_one();
+    /// Tells a caller all that there is to tell; or says how long to wait.
+    async fn tell(&self, line: &CallLine, pace: &mut Pace, over: bool) -> Option<Instant> {
+        loop {
+            let next = line.next(&mut self.words(), pace, over);
+            match next {
+                Next::Say(to, word) => {
+                    let asks_to_park = matches!(word, CallEvent::Asked(_)) && line.parks();
+                    // A caller that has gone is noticed by the call itself, unless it is parked.
+                    if to.send(word).await.is_err() && asks_to_park {
+                        self.stop(Stop::Ended(Ended::Stopped));
+                    }
+                }
+                Next::Wait(until) => return Some(until),
+                Next::Nothing => return None,
+            }
+        }
     }
-}
 
-/// Who hears of a run.
-pub(crate) enum Listeners {
-    /// The task-store.
-    Task(Arc<dyn Work>, Fence),
-    /// The caller.
-    Caller(mpsc::Sender<CallEvent>),
-    /// Nobody asked to.
-    Nobody,
-}
-
-impl Listeners {
-    async fn hear(&self, report: Report) -> Result<(), Error> {
-        match (self, report.progress) {
-            (Self::Task(work, fence), progress) => {
-                work.report(fence.clone(), Report { status_message: report.status_message, progress }).await.map(drop)
+    /// Reports to the task-store; or says how long to wait.
+    async fn report(&self, pace: &mut Pace, over: bool) -> Option<Instant> {
+        let report = {
+            let mut words = self.words();
+            // Nobody reads a task's log.
+            words.logs.clear();
+            if !words.unreported && words.steps.is_empty() {
+                return None;
             }
-            (Self::Caller(events), Some(progress)) => {
-                // A caller that has gone is noticed by the call itself.
-                let _ = events.send(CallEvent::Progress(progress)).await;
-                Ok(())
+            if let (Err(until), false) = (pace.take(Instant::now()), over) {
+                return Some(until);
             }
-            (Self::Caller(_) | Self::Nobody, _) => Ok(()),
+            let progress = words.steps.pop_back();
+            words.steps.clear();
+            let status_message = std::mem::take(&mut words.unreported).then(|| words.status_message.clone()).flatten();
+            Report { status_message, progress }
+        };
+        let Route::Task(line) = self.route() else { return None };
+        match self.0.means.work.report(line.fence.clone(), report.clone()).await {
+            Ok(_) => None,
+            Err(Error::Refused(refusal)) => {
+                self.refused(&refusal);
+                None
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a report was not taken");
+                // What could not be sent is sent later, unless there is newer word.
+                let mut words = self.words();
+                words.unreported |= report.status_message.is_some();
+                if words.steps.is_empty() {
+                    words.steps.extend(report.progress);
+                }
+                drop(words);
+                (!over).then(|| Instant::now() + REPORT_EVERY)
+            }
         }
     }
 }
 
-/// What a refusal says about the run.
-fn ended(refusal: &Refusal) -> Ended {
-    match refusal {
-        Refusal::AlreadyEnded(ending) => Ended::Already(*ending),
-        Refusal::Expired | Refusal::NotFound => Ended::Expired,
-        Refusal::Fenced | Refusal::TaskLimit { .. } => Ended::Stopped,
+impl Run {
+    fn new(
+        means: Arc<Means>,
+        function: Option<Arc<Function>>,
+        target: Target,
+        principal: &Principal,
+        client: ClientCapabilities,
+        route: Route,
+        seat: Seat,
+    ) -> Self {
+        Self {
+            means,
+            function,
+            target,
+            principal: principal.clone(),
+            client: Mutex::new(client),
+            task: OnceLock::new(),
+            route: Mutex::new(route),
+            seat,
+            keys: Mutex::default(),
+            turn: tokio::sync::Mutex::new(()),
+            stop: CancellationToken::new(),
+            why: OnceLock::new(),
+            words: Mutex::default(),
+            news: Notify::new(),
+            answers: Notify::new(),
+            answered: AtomicBool::new(false),
+            finished: CancellationToken::new(),
+        }
     }
 }
 
@@ -328,73 +584,5 @@ fn short(text: String) -> String {
     match cut(&text, STATUS_MESSAGE_BYTES_MAX) {
         whole if whole.len() == text.len() => text,
         part => part.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use longhaul_core::{Caller, TenantId};
-
-    use super::*;
-
-    fn call() -> Context {
-        let principal = Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) };
-        Context::of_call("echo", &principal, Some(Duration::from_secs(5)))
-    }
-
-    async fn heard(mut events: mpsc::Receiver<CallEvent>) -> Vec<f64> {
-        let mut all = Vec::new();
-        while let Some(CallEvent::Progress(progress)) = events.recv().await {
-            all.push(progress.progress);
-        }
-        all
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn progress_rises_and_is_passed_on_at_most_ten_times_a_second() {
-        let context = call();
-        let (events, all) = mpsc::channel(64);
-        let listeners = Listeners::Caller(events);
-        let talk = async {
-            for step in 0..1000 {
-                context.progress(f64::from(step), None, None).await.unwrap();
-                context.progress(f64::from(step - 1), None, None).await.unwrap();
-                context.progress(f64::NAN, None, None).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            context.finish();
-        };
-        tokio::join!(talk, context.pass_on(&listeners));
-        drop(listeners);
-        let all = heard(all).await;
-        assert!(all.is_sorted_by(|a, b| a < b), "{all:?}");
-        assert!((10..=12).contains(&all.len()), "{all:?}");
-        assert_eq!(
-            (all.first(), all.last()),
-            (Some(&0.0), Some(&999.0)),
-            "the first goes at once, the last is not lost"
-        );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_run_that_is_over_says_so_instead_of_failing() {
-        let context = call();
-        assert_eq!(context.status(), Status::Working);
-        assert_eq!(context.deadline(), Some(Instant::now() + Duration::from_secs(5)));
-        assert_eq!((context.task_id(), context.as_task(), context.method()), (None, None, "tools/call"));
-        context.set_status_message("é".repeat(1000)).await.unwrap();
-        assert_eq!(context.status_message().unwrap().len(), STATUS_MESSAGE_BYTES_MAX);
-        let late = context.clone();
-        context.stop(Stop::Ended(Ended::Expired));
-        context.stop(Stop::Drained);
-        late.cancelled().await;
-        assert!(late.is_cancelled());
-        assert_eq!(late.progress(1.0, None, None).await, Err(Ended::Expired));
-        assert_eq!(late.set_status_message("x").await, Err(Ended::Expired));
-        assert_eq!(late.status(), Status::Ended(Ended::Expired));
-        let done = call();
-        done.finish();
-        assert_eq!(done.progress(1.0, None, None).await, Err(Ended::Stopped));
-        assert!(!done.is_cancelled());
     }
 }

@@ -1,14 +1,14 @@
-//! Tools to try a system with.
+//! Tools, a prompt and a resource to try a system with.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
-use crate::{Answer, Context, Failure, NoArguments, Tool};
+use crate::{Answer, Ask, Contents, Context, Failure, Messages, NoArguments, Prompt, Resource, Response, Tool};
 
 /// The longest countdown, in seconds.
 const SECONDS_MAX: f64 = 86_400.0;
@@ -22,15 +22,38 @@ const ECHO: &[u8] = br#"{
     "annotations": { "readOnlyHint": true, "idempotentHint": true }
 }"#;
 
-/// `echo`, `countdown`, `fail` and `panic`.
+/// `echo`, `countdown`, `ask`, `fail` and `panic`.
 pub fn tools() -> Vec<Tool> {
     vec![
         Tool::raw(ECHO, echo),
         Tool::new("countdown", countdown).description("Counts down to zero and says how far it is. Can be cancelled."),
+        Tool::new("ask", ask).description("Asks its caller, and answers with what it was told."),
         Tool::new("fail", fail)
             .description("Fails: with a tool error, or with a JSON-RPC error if it is given a code."),
         Tool::new("panic", panic).description("Has a bug: it panics."),
     ]
+}
+
+/// `greeting`.
+pub fn prompts() -> Vec<Prompt> {
+    let greeting = Prompt::new("greeting", async |_, Greeting { name }| {
+        Ok(Messages::new().user(format!("Greet {name} in one sentence.")).description("A greeting"))
+    });
+    let names = async |_, value: String, _| {
+        ["Ada", "Alan", "Grace"].iter().filter(|name| name.starts_with(&value)).map(|name| (*name).to_owned()).collect()
+    };
+    vec![greeting.description("Has somebody greeted.").argument("name", "Whom to greet", true).complete("name", names)]
+}
+
+/// `demo://welcome`.
+pub fn resources() -> Vec<Resource> {
+    let welcome = async |_| Ok(Contents::text("Welcome to Longhaul: tool calls that take their time."));
+    vec![Resource::new("demo://welcome", "welcome", welcome).description("A welcome.").media_type("text/plain")]
+}
+
+#[derive(Deserialize)]
+struct Greeting {
+    name: String,
 }
 
 async fn echo(_: Context, arguments: Bytes) -> Result<Answer, Failure> {
@@ -68,6 +91,28 @@ async fn countdown(context: Context, Countdown { seconds, steps }: Countdown) ->
     context.set_status_message("done").await?;
     context.progress(steps.into(), Some(steps.into()), Some("done")).await?;
     Ok(Answer::text(format!("counted down {seconds} s")))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Question {
+    /// What to ask.
+    question: String,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    answer: String,
+}
+
+async fn ask(context: Context, Question { question }: Question) -> Result<Answer, Failure> {
+    let form = json!({ "type": "object", "properties": { "answer": { "type": "string" } }, "required": ["answer"] });
+    match context.request_input(Ask::form(question, form)).await? {
+        Response::Accept(content) => {
+            let Told { answer } = content.parse()?;
+            Ok(Answer::text(format!("You said: {answer}")))
+        }
+        Response::Decline | Response::Cancel | Response::Result(_) => Err(Failure::tool("declined")),
+    }
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::context::{Context, Ended, Stop};
-use crate::tools::Tools;
+use crate::tools::{Announcement, Tools};
 
 /// How soon death is noticed. All three scale together, and with the task-store's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Held {
     }
 }
 
-/// The tasks in hand; as many as there are slots at most.
+/// The tasks in hand: those that run in a slot, those that wait for their callers, and calls that became tasks.
 pub(crate) struct Leases {
     work: Arc<dyn Work>,
     worker: WorkerId,
@@ -128,6 +128,11 @@ impl Leases {
         });
     }
 
+    /// What is held under this fence, if it still is.
+    pub(crate) fn held(&self, fence: &Fence) -> Option<Arc<Held>> {
+        self.locked(|held| held.get(&fence.id).filter(|held| held.fence == *fence).cloned())
+    }
+
     fn stop(&self, id: TaskId) {
         if let Some(held) = self.locked(|held| held.remove(&id)) {
             held.context.stop(Stop::Ended(Ended::Stopped));
@@ -144,6 +149,11 @@ impl Leases {
     fn obey(&self, directive: Directive) {
         match directive {
             Directive::Stop(id) => self.stop(id),
+            Directive::Answered(id) => {
+                if let Some(held) = self.locked(|held| held.get(&id).cloned()) {
+                    held.context.answered();
+                }
+            }
         }
     }
 
@@ -218,7 +228,7 @@ impl Leases {
         }
     }
 
-    /// Announces the worker, again whenever its tools change or the connection broke, and obeys directives. Once
+    /// Announces the worker, again whenever what it offers changes or the connection broke, and obeys directives. Once
     /// `drain` fires it announces nothing more, but listens for as long as the connection holds.
     pub(crate) async fn attach(
         &self,
@@ -230,8 +240,9 @@ impl Leases {
         let mut sets = tools.watch();
         let mut backoff = Backoff::default();
         loop {
-            let announced = sets.borrow_and_update().announced();
-            let info = WorkerInfo { id: self.worker.clone(), url: url.map(str::to_owned), tools: announced };
+            let Announcement { tools, prompts, resources, templates, completes } = sets.borrow_and_update().announced();
+            let (id, url) = (self.worker.clone(), url.map(str::to_owned));
+            let info = WorkerInfo { id, url, tools, prompts, resources, templates, completes };
             let Some(attach) = drain.run_until_cancelled(self.work.attach(info)).await else { return };
             match attach {
                 Ok(mut directives) => {

@@ -1,23 +1,24 @@
-//! Claims tasks for the free slots, runs them, and says how they ended.
+//! Claims tasks for the free slots, and runs them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use longhaul_core::limits::{STATUS_MESSAGE_BYTES_MAX, cut};
-use longhaul_core::{Fence, LeaseToken, Outcome, WorkerId};
-use longhaul_rpc::{Assignment, Claim, Error, Report, Work};
+use longhaul_core::{Fence, LeaseToken, Target, WorkerId};
+use longhaul_rpc::{Assignment, Claim, Error, Work};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::answer::{internal_error, unknown_tool};
+use crate::answer::unknown;
 use crate::backoff::Backoff;
-use crate::context::{Context, Listeners};
+use crate::closing::Closing;
+use crate::context::{Context, Means};
+use crate::function::Function;
 use crate::leases::{Held, Leases, Liveness};
 use crate::metrics::Slots;
 use crate::run::{Tasks, run};
-use crate::tool::Tool;
+use crate::seat::Seat;
 use crate::tools::{Set, Tools};
 
 /// How long a claim waits at the task-store for a first task, at most.
@@ -26,9 +27,6 @@ const CLAIM_WAIT_MAX: Duration = Duration::from_secs(20);
 const CLAIM_LAST: Duration = Duration::from_millis(500);
 /// No tool has this name.
 const NO_TOOL: &str = " ";
-/// How many leases long the storing of an outcome is tried: the task-store gives leases some grace after an outage of
-/// its own, and the fence refuses what is too late.
-const COMPLETE_LEASES_MAX: u32 = 4;
 
 /// Runs tasks.
 pub(crate) struct Pump {
@@ -36,6 +34,8 @@ pub(crate) struct Pump {
     pub(crate) worker: WorkerId,
     pub(crate) tools: Tools,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) means: Arc<Means>,
+    pub(crate) closing: Arc<Closing>,
     pub(crate) slots: Arc<Semaphore>,
     pub(crate) gauge: Slots,
     pub(crate) tasks: Tasks,
@@ -49,21 +49,18 @@ impl Pump {
         let mut sets = self.tools.watch();
         loop {
             let Some(Ok(first)) = drain.run_until_cancelled(self.slots.clone().acquire_owned()).await else { return };
-            let mut free = vec![first];
-            while let Ok(permit) = self.slots.clone().try_acquire_owned() {
-                free.push(permit);
-            }
+            let max = 1 + self.slots.available_permits();
+            // Not held while waiting for the answer: a run that waited for its caller may want to go on.
+            drop(first);
             let tools = sets.borrow_and_update().claimable();
             if tools.is_empty() {
-                drop(free);
                 let Some(Ok(())) = drain.run_until_cancelled(sets.changed()).await else { return };
                 continue;
             }
-            // Slots are not held while waiting for the answer: only this loop takes them.
-            let max = u32::try_from(free.len()).unwrap_or(u32::MAX);
+            let max = u32::try_from(max).unwrap_or(u32::MAX);
             let Some((token, assignments, renewed)) = self.ask(tools, max, &mut sets, drain).await else { return };
-            for (assignment, permit) in assignments.into_iter().zip(free) {
-                self.start(assignment, token.clone(), renewed, permit);
+            for assignment in assignments {
+                self.start(assignment, token.clone(), renewed, self.slots.clone().try_acquire_owned().ok());
             }
         }
     }
@@ -145,8 +142,9 @@ impl Pump {
         assignment: Assignment,
         token: LeaseToken,
         renewed: Instant,
-        permit: OwnedSemaphorePermit,
+        permit: Option<OwnedSemaphorePermit>,
     ) {
+        let token_of_run = self.tasks.runs.token();
         let task = &assignment.task;
         let span = tracing::info_span!(
             "run",
@@ -156,92 +154,44 @@ impl Pump {
             tenant.id = task.owner.tenant.as_str(),
         );
         longhaul_rpc::trace::set_parent(&span, assignment.traceparent.as_deref());
-        let tool = self.tools.get(&task.tool);
-        let limit = tool.as_ref().and_then(|tool| tool.limit());
+        let function = self.tools.get(&Target::Tool(task.tool.clone())).map(|(function, _)| function);
+        let limit = function.as_ref().and_then(|function| function.timeout);
+        let seat = Seat::new(self.slots.clone(), Some(self.gauge.clone()), limit);
         let fence = Fence { id: task.id, attempt: task.attempt, token };
-        let held = Held::new(fence, Context::of_task(task, limit), renewed);
+        let context = Context::of_task(self.means.clone(), function.clone(), task, fence.clone(), seat);
+        let held = Held::new(fence, context, renewed);
         if !self.leases.add(held.clone()) {
             return;
         }
+        if let Some(permit) = permit {
+            held.context.0.seat.sit(permit);
+        }
         let pump = self.clone();
-        let busy = self.gauge.busy();
         let running = async move {
-            pump.run(tool, assignment, &held).await;
-            drop((permit, busy));
+            pump.run(function, assignment, &held).await;
+            held.context.0.seat.free();
+            drop(token_of_run);
         };
-        // Not awaited here: the slots are what drain waits for.
+        // Not awaited here: drain waits for the tokens.
         self.tasks.spawn(running.instrument(span)).detach();
     }
 
-    async fn run(&self, tool: Option<Arc<Tool>>, assignment: Assignment, held: &Held) {
+    async fn run(&self, function: Option<Arc<Function>>, assignment: Assignment, held: &Held) {
         let Assignment { task, arguments, .. } = assignment;
-        let Some(tool) = tool else {
-            held.answered();
-            self.complete(held, unknown_tool(&task.tool)).await;
-            return self.leases.remove(held);
+        let Some(function) = function else {
+            return self.closing.close(held, Some(unknown(&Target::Tool(task.tool))), None).await;
         };
-        let listeners = Listeners::Task(self.work.clone(), held.fence.clone());
-        let (outcome, remains) = run(tool, &held.context, arguments, &listeners, &self.tasks, self.bytes_max).await;
-        held.answered();
-        let complete = async {
-            if let Some(outcome) = outcome {
-                // A failed task should say why, and many clients never ask for the result of one.
-                if let Some(words) = words_of_failure(&outcome) {
-                    let report = Report { status_message: Some(words), progress: None };
-                    if let Err(error) = self.work.report(held.fence.clone(), report).await {
-                        tracing::debug!(%error, "a failure's words were not taken");
-                    }
-                }
-                self.complete(held, outcome).await;
-            }
-            self.leases.remove(held);
-        };
-        tokio::join!(complete, remains.end());
-    }
-
-    /// Says how a task ended, until that is acknowledged or nobody will hear it.
-    async fn complete(&self, held: &Held, mut outcome: Outcome) {
-        let mut backoff = Backoff::default();
-        let last = Instant::now() + self.liveness.lease * COMPLETE_LEASES_MAX;
-        loop {
-            match self.work.complete(held.fence.clone(), outcome.clone()).await {
-                Ok(_) => return,
-                Err(Error::Refused(refusal)) => return tracing::debug!(%refusal, "a late outcome was refused"),
-                Err(Error::Fault(error)) if !matches!(&outcome, Outcome::Error(_)) => {
-                    tracing::error!(error, "an outcome could not be stored");
-                    outcome = internal_error("the outcome could not be stored");
-                }
-                Err(error) if matches!(error, Error::Fault(_)) || Instant::now() >= last => {
-                    return tracing::error!(%error, "an outcome was lost");
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "an outcome was not acknowledged");
-                    backoff.wait().await;
-                }
-            }
+        // Runs that came back from waiting may have been faster.
+        tokio::select! {
+            () = held.context.0.seat.take() => {}
+            _ = held.context.over() => {}
         }
+        let (outcome, remains) = run(function, &held.context, arguments, &self.tasks, self.bytes_max).await;
+        self.closing.close(held, outcome, Some(remains)).await;
     }
 }
 
 /// The same claim once more, for what was handed over already and no more.
 fn last(claim: Claim) -> Claim {
     Claim { tools: vec![NO_TOOL.into()], wait: Duration::ZERO, ..claim }
-}
-
-/// The first text of a tool error.
-fn words_of_failure(outcome: &Outcome) -> Option<String> {
-    #[derive(serde::Deserialize)]
-    struct Failed<'a> {
-        #[serde(borrow)]
-        content: Vec<Block<'a>>,
-    }
-    #[derive(serde::Deserialize)]
-    struct Block<'a> {
-        r#type: std::borrow::Cow<'a, str>,
-        text: Option<String>,
-    }
-    let Outcome::Result { is_error: true, body } = outcome else { return None };
-    let failed: Failed<'_> = serde_json::from_slice(body).ok()?;
-    let text = failed.content.into_iter().find(|block| block.r#type == "text")?.text?;
-    Some(cut(&text, STATUS_MESSAGE_BYTES_MAX).to_owned())
 }

@@ -1,4 +1,4 @@
-//! One run of a tool's function: with a time limit, apart from everything else, and stopped when it must.
+//! One run of an author's function: with a time limit, apart from everything else, and stopped when it must.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::Instrument as _;
 
 use crate::answer::{Answer, Failure, internal_error, outcome};
-use crate::context::{Context, Listeners, Stop};
-use crate::tool::Tool;
+use crate::context::{Context, Stop};
+use crate::function::Function;
 
 /// How long a run that was told to stop may take to clean up.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -20,11 +20,17 @@ pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Tasks {
     pub(crate) tracker: TaskTracker,
+    /// One token for each run, whether it works or waits: what drain waits for. Closed, there are to be no more.
+    pub(crate) runs: TaskTracker,
     /// Fires when the worker is gone.
     pub(crate) gone: CancellationToken,
 }
 
 impl Tasks {
+    pub(crate) fn new() -> Self {
+        Self { tracker: TaskTracker::new(), runs: TaskTracker::new(), gone: CancellationToken::new() }
+    }
+
     /// Spawns a future that ends, with `None`, when the worker is gone.
     pub(crate) fn spawn<F>(&self, future: F) -> AbortOnDropHandle<Option<F::Output>>
     where
@@ -38,35 +44,28 @@ impl Tasks {
 pub(crate) struct Remains {
     function: AbortOnDropHandle<Option<Option<Result<Answer, Failure>>>>,
     hook: Option<AbortOnDropHandle<Option<()>>>,
-    tool: Arc<Tool>,
+    callee: Arc<Function>,
 }
 
-/// Runs a tool until it has answered, or need not any more (`None`). Passes on what it says meanwhile.
+/// Runs a function until it has answered, or need not any more (`None`). Passes on what it says and asks meanwhile.
 pub(crate) async fn run(
-    tool: Arc<Tool>,
+    callee: Arc<Function>,
     context: &Context,
     arguments: Bytes,
-    listeners: &Listeners,
     tasks: &Tasks,
     bytes_max: usize,
 ) -> (Option<Outcome>, Remains) {
     // A task of its own: a panic ends it alone, and one that never yields holds up nobody who waits for it here.
     let function = {
-        let (tool, context) = (tool.clone(), context.clone());
+        let (callee, context) = (callee.clone(), context.clone());
         async move {
-            let answer = tool.run(context.clone(), arguments).await;
+            let answer = callee.run(context.clone(), arguments).await;
             // What comes after the word to stop is no answer to the call.
             (!context.is_cancelled()).then_some(answer)
         }
         .in_current_span()
     };
     let mut function = tasks.spawn(function);
-    let limit = async {
-        match context.deadline() {
-            Some(deadline) => tokio::time::sleep_until(deadline).await,
-            None => std::future::pending().await,
-        }
-    };
     let ending = async {
         let ending = tokio::select! {
             biased;
@@ -76,33 +75,33 @@ pub(crate) async fn run(
                     tracing::error!("the tool panicked");
                     (Some(internal_error("the tool panicked")), false)
                 }
-                Ok(Some(None)) => (unanswered(context.stopped().await, &tool), true),
+                Ok(Some(None)) => (unanswered(context.stopped().await, &callee), true),
                 // The worker is gone.
                 Ok(None) | Err(_) => (None, false),
             },
-            why = context.stopped() => (unanswered(why, &tool), true),
-            () = limit => {
+            why = context.stopped() => (unanswered(why, &callee), true),
+            () = context.0.seat.run_out() => {
                 context.stop(Stop::TimedOut);
-                (unanswered(Stop::TimedOut, &tool), true)
+                (unanswered(Stop::TimedOut, &callee), true)
             }
         };
         context.finish();
         ending
     };
-    let ((outcome, stopped), ()) = tokio::join!(ending, context.pass_on(listeners));
+    let ((outcome, stopped), (), ()) = tokio::join!(ending, context.pass_on(), context.attend());
     let hook = stopped.then(|| {
-        let (tool, context) = (tool.clone(), context.clone());
-        tasks.spawn(async move { tool.cancelled(context).await }.in_current_span())
+        let (callee, context) = (callee.clone(), context.clone());
+        tasks.spawn(async move { callee.cancelled(context).await }.in_current_span())
     });
-    (outcome, Remains { function, hook, tool })
+    (outcome, Remains { function, hook, callee })
 }
 
-fn unanswered(why: Stop, tool: &Tool) -> Option<Outcome> {
+fn unanswered(why: Stop, callee: &Function) -> Option<Outcome> {
     match why {
         Stop::Ended(_) => None,
         Stop::Drained => Some(Outcome::Interrupted(Interruption::Drained)),
         Stop::TimedOut => {
-            let seconds = tool.limit().unwrap_or_default().as_secs_f64();
+            let seconds = callee.timeout.unwrap_or_default().as_secs_f64();
             Some(internal_error(format!("timed out after {seconds} s")))
         }
     }
@@ -115,7 +114,7 @@ impl Remains {
         let mut function = self.function;
         let both = async {
             if (&mut hook).await.is_err_and(|error| error.is_panic()) {
-                tracing::error!(tool = self.tool.called(), "the tool's on_cancel panicked");
+                tracing::error!(name = self.callee.name, "the tool's on_cancel panicked");
             }
             // Finished ones answer at once; what they answer no longer matters.
             if !function.is_finished() {
@@ -123,7 +122,7 @@ impl Remains {
             }
         };
         if tokio::time::timeout(STOP_GRACE, both).await.is_err() {
-            tracing::warn!(tool = self.tool.called(), "a run that was told to stop was ended by force");
+            tracing::warn!(name = self.callee.name, "a run that was told to stop was ended by force");
         }
     }
 }

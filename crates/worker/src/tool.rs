@@ -7,35 +7,29 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use longhaul_core::limits::TOOL_NAME_BYTES_MAX;
-use longhaul_core::{TaskSupport, ToolDef};
+use longhaul_core::{ClientCapabilities, TaskSupport, ToolDef};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 
 use crate::answer::{Answer, Failure};
+use crate::ask::Response;
 use crate::context::Context;
+use crate::definition::Definition;
+use crate::function::{Function, Handler, read};
 use crate::json::Members;
-
-/// The largest definition of one tool, in bytes.
-const DEFINITION_BYTES_MAX: usize = 256 * 1024;
-
-type Handler = dyn Fn(Context, Bytes) -> BoxFuture<'static, Result<Answer, Failure>> + Send + Sync;
-type Hook = dyn Fn(Context) -> BoxFuture<'static, ()> + Send + Sync;
 
 /// A tool that a worker offers.
 #[derive(Clone)]
 pub struct Tool {
-    definition: Members,
-    name: String,
+    definition: Definition,
     task_support: TaskSupport,
-    timeout: Option<Duration>,
-    handler: Arc<Handler>,
-    on_cancel: Option<Arc<Hook>>,
-    /// What is wrong with its making; said when it is given to a worker.
-    problem: Option<String>,
+    decides: bool,
+    needs: ClientCapabilities,
+    function: Function,
 }
 
 /// The arguments of a tool that takes none.
@@ -67,13 +61,14 @@ impl Tool {
         let handler = move |context: Context, arguments: Bytes| -> BoxFuture<'static, _> {
             match read::<A>(&arguments) {
                 Ok(arguments) => Box::pin(run(context, arguments)),
-                Err(failure) => Box::pin(std::future::ready(Err(failure))),
+                // For the model to correct (MCP 2025-11-25, server/tools, "Error Handling").
+                Err(why) => Box::pin(std::future::ready(Err(Failure::tool(why)))),
             }
         };
-        let mut tool = Self::build(Members::default(), Arc::new(handler)).name(name);
+        let mut tool = Self::build(Definition::default(), Arc::new(handler)).name(name);
         match object_schema::<A>(SchemaSettings::draft2020_12()) {
-            Ok(schema) => tool.define("inputSchema", &schema),
-            Err(why) => tool.problem = Some(why),
+            Ok(schema) => tool.definition.set("inputSchema", &schema),
+            Err(why) => tool.definition.problem = Some(why),
         }
         tool
     }
@@ -86,65 +81,58 @@ impl Tool {
         F: Fn(Context, Bytes) -> R + Send + Sync + 'static,
         R: Future<Output = Result<Answer, Failure>> + Send + 'static,
     {
-        let (mut members, problem) = match Members::read(definition) {
-            Ok(members) => (members, None),
-            Err(error) => (Members::default(), Some(format!("its definition cannot be read: {error}"))),
-        };
-        members.remove("execution");
-        let name = members.get("name").and_then(|name| serde_json::from_str(name.get()).ok()).unwrap_or_default();
+        let mut definition = Definition::read(definition);
+        definition.remove("execution");
         let handler = move |context, arguments| -> BoxFuture<'static, _> { Box::pin(run(context, arguments)) };
-        Self { name, problem, ..Self::build(members, Arc::new(handler)) }
+        Self::build(definition, Arc::new(handler))
     }
 
-    fn build(definition: Members, handler: Arc<Handler>) -> Self {
+    fn build(definition: Definition, handler: Arc<Handler>) -> Self {
         Self {
+            function: Function::new(definition.text("name"), handler),
             definition,
-            name: String::new(),
             task_support: TaskSupport::default(),
-            timeout: None,
-            handler,
-            on_cancel: None,
-            problem: None,
+            decides: false,
+            needs: ClientCapabilities::default(),
         }
     }
 
     /// Another name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        let name = Value::from(self.name.as_str());
-        self.define("name", &name);
+        self.function.name = name.into();
+        self.definition.set("name", &self.function.name);
         self
     }
 
     /// What it does, for the model that decides whether to call it.
     pub fn description(mut self, description: impl Into<String>) -> Self {
-        self.define("description", &Value::from(description.into()));
+        self.definition.set("description", &description.into());
         self
     }
 
     /// A name for people.
     pub fn title(mut self, title: impl Into<String>) -> Self {
-        self.define("title", &Value::from(title.into()));
+        self.definition.set("title", &title.into());
         self
     }
 
     /// Hints about its behaviour (MCP 2025-11-25 schema, `ToolAnnotations`).
     pub fn annotations(mut self, annotations: Value) -> Self {
-        self.define("annotations", &annotations);
+        self.definition.set("annotations", &annotations);
         self
     }
 
     /// The definition's `_meta`.
     pub fn meta(mut self, meta: Value) -> Self {
-        self.define("_meta", &meta);
+        self.definition.set("_meta", &meta);
         self
     }
 
     /// Promises that every result has structured content of this type.
     pub fn output<T: JsonSchema>(mut self) -> Self {
         match object_schema::<T>(SchemaSettings::draft2020_12().for_serialize()) {
-            Ok(schema) => self.define("outputSchema", &schema),
-            Err(why) => self.problem = Some(why),
+            Ok(schema) => self.definition.set("outputSchema", &schema),
+            Err(why) => self.definition.problem = Some(why),
         }
         self
     }
@@ -155,9 +143,23 @@ impl Tool {
         self
     }
 
-    /// How long a call may run; without it, as long as its caller or its task's time to live allows.
+    /// Where the caller leaves it open whether a call becomes a task: the tool begins as a plain call, and says itself
+    /// when it goes on as a task ([`Context::become_task`]).
+    pub fn decides(mut self) -> Self {
+        self.decides = true;
+        self
+    }
+
+    /// What a client must be able to be asked; calls of one that lacks it are refused before they begin.
+    pub fn needs(mut self, needs: ClientCapabilities) -> Self {
+        self.needs = needs;
+        self
+    }
+
+    /// How long a call may run, without the time it waits for its caller's answers; if not said, as long as its caller or
+    /// its task's time to live allows.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = Some(timeout);
+        self.function.timeout = Some(timeout);
         self
     }
 
@@ -169,64 +171,44 @@ impl Tool {
         F: Fn(Context) -> R + Send + Sync + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        self.on_cancel = Some(Arc::new(move |context| Box::pin(hook(context))));
+        self.function.on_cancel = Some(Arc::new(move |context| Box::pin(hook(context))));
         self
     }
 
-    fn define<T: Serialize>(&mut self, member: &str, value: &T) {
-        match to_raw_value(value) {
-            Ok(json) => self.definition.set(member, json),
-            Err(error) => self.problem = Some(format!("its {member} has no JSON: {error}")),
-        }
+    /// Called for each response to a question of a run, with the question's key, as it arrives: also while others of the
+    /// same [`Context::request_inputs`] are still open.
+    pub fn on_input<F, R>(mut self, hook: F) -> Self
+    where
+        F: Fn(Context, String, Response) -> R + Send + Sync + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        self.function.on_input = Some(Arc::new(move |context, key, response| Box::pin(hook(context, key, response))));
+        self
     }
 
     /// What the worker announces, or what is wrong with it.
     pub(crate) fn announce(&self) -> Result<ToolDef, String> {
-        if let Some(problem) = &self.problem {
-            return Err(problem.clone());
-        }
+        let definition = self.definition.write()?;
+        let name = self.called();
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_./-".contains(&byte);
-        if self.name.is_empty() || self.name.len() > TOOL_NAME_BYTES_MAX || !self.name.bytes().all(fits) {
+        if name.is_empty() || name.len() > TOOL_NAME_BYTES_MAX || !name.bytes().all(fits) {
             return Err(format!("its name must be 1 to {TOOL_NAME_BYTES_MAX} characters of [A-Za-z0-9_./-]"));
         }
         let schema = self.definition.get("inputSchema").map(RawValue::get).unwrap_or_default();
         if Members::read(schema.as_bytes()).is_err() {
             return Err("its inputSchema must be an object".into());
         }
-        let definition = serde_json::to_vec(&self.definition).map_err(|error| error.to_string())?;
-        if definition.len() > DEFINITION_BYTES_MAX {
-            return Err(format!("its definition is larger than {DEFINITION_BYTES_MAX} bytes"));
-        }
-        Ok(ToolDef { name: self.name.clone(), task_support: self.task_support, definition: definition.into() })
+        let Self { task_support, decides, needs, .. } = *self;
+        Ok(ToolDef { name: name.to_owned(), task_support, decides, needs, definition })
     }
 
     pub(crate) fn called(&self) -> &str {
-        &self.name
+        &self.function.name
     }
 
-    pub(crate) fn limit(&self) -> Option<Duration> {
-        self.timeout
+    pub(crate) fn function(&self) -> Function {
+        self.function.clone()
     }
-
-    pub(crate) async fn run(&self, context: Context, arguments: Bytes) -> Result<Answer, Failure> {
-        (self.handler)(context, arguments).await
-    }
-
-    pub(crate) async fn cancelled(&self, context: Context) {
-        if let Some(hook) = &self.on_cancel {
-            hook(context).await;
-        }
-    }
-}
-
-/// Bad arguments are for the model to correct, hence a tool error (MCP 2025-11-25, server/tools, "Error Handling").
-fn read<A: DeserializeOwned>(arguments: &[u8]) -> Result<A, Failure> {
-    let mut json = serde_json::Deserializer::from_slice(arguments);
-    serde_path_to_error::deserialize(&mut json).map_err(|error| match error.path().to_string().as_str() {
-        // The whole object: the message names the field that is missing or unknown.
-        "." => Failure::tool(format!("Invalid arguments: {}", error.inner())),
-        field => Failure::tool(format!("Invalid argument `{field}`: {}", error.inner())),
-    })
 }
 
 /// The schema of a type that is written as a JSON object.
@@ -255,6 +237,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::definition::DEFINITION_BYTES_MAX;
 
     /// How long.
     #[derive(Deserialize, JsonSchema)]
@@ -304,8 +287,8 @@ mod tests {
             (r#"{"seconds":1,"marks":[{"at":1},{"at":{}}]}"#, "`marks[1].at`"),
             (r#"{"seconds":1,"marks":[{}]}"#, "`at`"),
         ] {
-            let Err(failure) = read::<Countdown>(arguments.as_bytes()) else { panic!("{arguments} was taken") };
-            assert!(format!("{failure:?}").contains(field), "{arguments}: {failure:?}");
+            let Err(why) = read::<Countdown>(arguments.as_bytes()) else { panic!("{arguments} was taken") };
+            assert!(why.contains(field), "{arguments}: {why}");
         }
         assert_eq!(read::<Countdown>(br#"{"seconds":3,"marks":[{"at":2}],"more":1}"#).unwrap().marks[0].at, 2);
     }

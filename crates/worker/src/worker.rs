@@ -11,19 +11,28 @@ use longhaul_rpc::{Calls, Links, Listener, Server, ServiceToken, Work};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::Error;
 use crate::calls::Inline;
+use crate::closing::Closing;
+use crate::context::Means;
 use crate::leases::{Leases, Liveness};
+use crate::line::Runs;
 use crate::metrics::Slots;
+use crate::prompt::Prompt;
 use crate::pump::Pump;
+use crate::resolve::{Resolver, SystemResolver};
+use crate::resource::Resource;
 use crate::run::{STOP_GRACE, Tasks};
+use crate::seat::WAITING_MAX;
 use crate::tool::Tool;
-use crate::tools::Tools;
+use crate::tools::{Offer, Tools};
+use crate::updates::Resources;
 
 /// Calls that are not tasks, at a time, by default.
 const CALLS_MAX: u32 = 256;
+/// How long a question waits for its answer, by default.
+const INPUT_TIMEOUT: Duration = Duration::from_secs(600);
 /// The most of either slots or calls that can be set: one heartbeat names every task in hand.
 const AT_ONCE_MAX: u32 = 10_000;
 /// How long the last words of a drain may take, after the grace of the runs that it stopped.
@@ -41,7 +50,7 @@ pub struct Config {
     pub calls: Option<Listening>,
     /// How many tasks run at a time.
     pub slots: u32,
-    /// How many calls that are not tasks run at a time; more are refused as unavailable.
+    /// How many calls that are not tasks run at a time, or began so; more are refused as unavailable.
     pub calls_max: u32,
     /// How soon death is noticed.
     pub liveness: Liveness,
@@ -49,6 +58,10 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// The largest answer, in bytes.
     pub max_result_bytes: usize,
+    /// How long a question to the caller waits before it counts as declined, unless it says so itself.
+    pub input_timeout: Duration,
+    /// Looks up the hosts of URLs before people are shown them.
+    pub resolver: Arc<dyn Resolver>,
 }
 
 /// Where a worker takes calls.
@@ -72,6 +85,8 @@ impl Config {
             liveness: Liveness::default(),
             drain_timeout: Duration::from_secs(600),
             max_result_bytes: PAYLOAD_BYTES_MAX,
+            input_timeout: INPUT_TIMEOUT,
+            resolver: Arc::new(SystemResolver),
         }
     }
 
@@ -102,33 +117,54 @@ impl Config {
 pub struct Worker {
     config: Config,
     tools: Tools,
+    resources: Resources,
     attached: watch::Sender<bool>,
-    /// The first tool that could not be added.
+    /// The first thing that could not be added.
     problem: Option<Error>,
 }
 
 impl Worker {
     /// A worker without tools.
     pub fn new(config: Config) -> Self {
-        Self { config, tools: Tools::default(), attached: watch::Sender::new(false), problem: None }
+        let (tools, resources, attached) = (Tools::default(), Resources::default(), watch::Sender::new(false));
+        Self { config, tools, resources, attached, problem: None }
     }
 
     /// Adds a tool. If it cannot be offered, [`run`](Self::run) says why.
-    pub fn tool(mut self, tool: Tool) -> Self {
-        if let Err(error) = self.tools.add(tool) {
+    pub fn tool(self, tool: Tool) -> Self {
+        self.offer(tool)
+    }
+
+    /// Adds a prompt, like a tool.
+    pub fn prompt(self, prompt: Prompt) -> Self {
+        self.offer(prompt)
+    }
+
+    /// Adds a resource, or a family of them, like a tool.
+    pub fn resource(self, resource: Resource) -> Self {
+        self.offer(resource)
+    }
+
+    /// Adds several tools, or several of any kind as [`Offer`]s.
+    pub fn with_tools(self, offers: impl IntoIterator<Item: Into<Offer>>) -> Self {
+        offers.into_iter().fold(self, Self::offer)
+    }
+
+    fn offer(mut self, offer: impl Into<Offer>) -> Self {
+        if let Err(error) = self.tools.add(offer) {
             self.problem.get_or_insert(error);
         }
         self
     }
 
-    /// Adds several tools.
-    pub fn with_tools(self, tools: impl IntoIterator<Item = Tool>) -> Self {
-        tools.into_iter().fold(self, Self::tool)
-    }
-
-    /// The set of its tools, to change while it runs.
+    /// The set of what it offers, to change while it runs.
     pub fn tools(&self) -> Tools {
         self.tools.clone()
+    }
+
+    /// Its resources, to say that one has changed.
+    pub fn resources(&self) -> Resources {
+        self.resources.clone()
     }
 
     /// Whether it is attached to the task-store: it then gets tasks.
@@ -140,7 +176,7 @@ impl Worker {
     /// elsewhere, and runs may finish within the drain timeout; what is left is ended as interrupted. Dropping the
     /// future ends everything where it stands; the tasks are then interrupted when their leases run out.
     pub async fn run(self, drain: CancellationToken) -> Result<(), Error> {
-        let Self { config, tools, attached, problem } = self;
+        let Self { config, tools, resources, attached, problem } = self;
         // Its own: a worker that fails must not end the rest of the process.
         let drain = drain.child_token();
         if let Some(problem) = problem {
@@ -150,14 +186,25 @@ impl Worker {
         let bytes_max = config.max_result_bytes.min(config.task_store.payload_bytes_max);
         let worker = WorkerId { name: config.name.map_or_else(crate::random, Ok)?, incarnation: crate::random()? };
         let work: Arc<dyn Work> = Arc::new(WorkClient::new(&config.task_store)?);
-        let tasks = Tasks { tracker: TaskTracker::new(), gone: CancellationToken::new() };
+        let tasks = Tasks::new();
         let _gone = tasks.gone.clone().drop_guard();
         let leases = Arc::new(Leases::new(work.clone(), worker.clone(), config.liveness));
+        let means = Arc::new(Means {
+            work: work.clone(),
+            worker: worker.clone(),
+            resources,
+            resolver: config.resolver,
+            input_timeout: config.input_timeout,
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+        });
+        let closing = Arc::new(Closing { work: work.clone(), leases: leases.clone(), liveness: config.liveness });
         let pump = Arc::new(Pump {
             work: work.clone(),
             worker: worker.clone(),
             tools: tools.clone(),
             leases: leases.clone(),
+            means: means.clone(),
+            closing: closing.clone(),
             slots: Arc::new(Semaphore::new(slots as usize)),
             gauge: Slots::new(slots),
             tasks: tasks.clone(),
@@ -166,10 +213,14 @@ impl Worker {
         });
         let calls = Arc::new(Inline {
             tools: tools.clone(),
+            means,
             open: Arc::new(Semaphore::new(calls_max as usize)),
+            runs: Arc::new(Runs::default()),
             tasks: tasks.clone(),
             cut: CancellationToken::new(),
             bytes_max,
+            leases: leases.clone(),
+            closing,
         });
 
         let serving = tasks.gone.child_token();
@@ -229,8 +280,9 @@ impl Worker {
             }
             let idle = async {
                 let _ = claim.await;
-                let _ = pump.slots.acquire_many(slots).await;
-                let _ = calls.open.acquire_many(calls_max).await;
+                // Those that wait for their callers too.
+                tasks.runs.close();
+                tasks.runs.wait().await;
             };
             let mut idle = std::pin::pin!(idle);
             if tokio::time::timeout_at(until, &mut idle).await.is_err() {

@@ -1,19 +1,33 @@
-//! `tools/call`: admitted, then a task, or a call that is answered at once.
+//! `tools/call`, `prompts/get`, `resources/read` and `completion/complete`: admitted, then a task, or a call that is
+//! answered at once.
+
+use std::sync::Arc;
 
 use longhaul_bus::{Control, Hint};
-use longhaul_core::{Refusal, TaskId, TaskSupport, TtlWish};
-use longhaul_mcp::errors::code;
-use longhaul_mcp::{Call, Denial, Reply, RpcError, Wants, v2025};
+use longhaul_core::{LimitScope, Outcome, Refusal, Target, Task, TaskId, TaskSupport, TtlWish};
+use longhaul_mcp::{Call, Denial, Reply, Wants, outcome_status};
 use longhaul_policy::{Admitted, Wish};
 use longhaul_rpc::{Error, trace};
-use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::field::display;
 
-use crate::endpoint::{Answer, Asked, No};
-use crate::metrics::{Ended, Operation};
+use crate::catalogue::Offered;
+use crate::endpoint::{Answer, Asked, No, ended, http_status};
+use crate::metrics::Operation;
 use crate::random;
-use crate::verbs::inline;
+use crate::verbs::inline::{self, Wanted};
+use crate::verbs::unheard::Unheard;
+use crate::verbs::unknown_outcome;
+use crate::watch::Seen;
+
+/// How a call is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// At once.
+    Inline { may_become_task: bool },
+    /// With a task; or at once, if there is no room for the task and it need not be one.
+    Task { ttl: TtlWish, or_inline: bool },
+}
 
 /// Carries out a call; `share` is what its body takes of the memory for bodies, until nobody needs the arguments any more.
 pub(crate) async fn call(
@@ -23,69 +37,172 @@ pub(crate) async fn call(
     operation: &mut Option<Operation>,
 ) -> Result<Answer, No> {
     let shared = &asked.shared;
+    let Call { target, arguments, wants, progress_token, retry, .. } = call;
     let offer = shared.catalogue.offer().ok_or(No::Unavailable)?;
-    let tool = offer.tool(&call.tool).ok_or(Denial::UnknownTool(&call.tool))?;
-    match (call.wants, tool.task_support) {
-        (Wants::Inline, TaskSupport::Required) => return Err(Denial::TaskRequired.into()),
-        (Wants::Task(_), TaskSupport::Forbidden) => return Err(Denial::TaskForbidden.into()),
-        (Wants::Inline, TaskSupport::Forbidden | TaskSupport::Optional)
-        | (Wants::Task(_), TaskSupport::Optional | TaskSupport::Required) => {}
-    }
-    let Call { tool: name, arguments, wants, progress_token, .. } = call;
-    let wanted = longhaul_policy::Call { tool: name, arguments };
-    let admitted = shared.chain.admit((*asked.principal).clone(), wanted)?;
-    match wants {
-        Wants::Inline => {
-            let invocation = admitted.invocation(progress_token.is_some());
-            inline::call(asked, shared.catalogue.workers(tool), invocation, progress_token, share, operation).await
+    let way = match &target {
+        Target::Tool(name) => {
+            let has_tasks = shared.catalogue.features(asked.dialect).is_some_and(|features| features.tasks);
+            // One that needs a task is not listed where there are none (in a session it says why, as it always did).
+            let is_hidden =
+                |tool: &&Offered| asked.dialect.is_modern() && !has_tasks && tool.task_support == TaskSupport::Required;
+            let tool = offer.tool(name).filter(|tool| !is_hidden(tool));
+            let tool = tool.ok_or_else(|| asked.deny(unknown(&target)))?;
+            way(tool, wants).map_err(|denial| asked.deny(denial))?
         }
-        Wants::Task(ttl) => create(asked, admitted, ttl, progress_token, share).await,
+        Target::Prompt(_) | Target::Resource(_) | Target::CompletePrompt(_) | Target::CompleteTemplate(_) => {
+            Way::Inline { may_become_task: false }
+        }
+    };
+    let workers = shared.catalogue.workers_for(&target).ok_or_else(|| asked.deny(unknown(&target)))?;
+    let wanted = Wanted {
+        target: target.clone(),
+        progress_token,
+        may_become_task: matches!(way, Way::Inline { may_become_task: true }),
+        // Only a client that goes away is asked which call it comes back to.
+        digest: if asked.dialect.is_modern() { inline::digest(&target, &arguments) } else { [0; 32] },
+    };
+    let admitted = shared.chain.admit((*asked.principal).clone(), longhaul_policy::Call { target, arguments });
+    let admitted = admitted.map_err(|refusal| asked.deny(refusal))?;
+    if let Some(retry) = retry.filter(|retry| retry.state.is_some()) {
+        return inline::come_back(asked, admitted, wanted, retry, share, operation).await;
     }
+    let (admitted, share) = match way {
+        Way::Inline { .. } => (admitted, share),
+        Way::Task { ttl, or_inline } => match create(asked, admitted, ttl, or_inline, &wanted, share).await? {
+            Created::Task(answer) => return Ok(answer),
+            Created::Full(admitted, share) => (admitted, share),
+        },
+    };
+    inline::begin(asked, workers, admitted, wanted, share, operation).await
+}
+
+/// How a call of a tool is answered (MCP 2025-11-25, basic/utilities/tasks, "Tool-Level Negotiation"; in 2026-07-28 it is
+/// for us to say).
+fn way(tool: &Offered, wants: Wants) -> Result<Way, Denial<'static>> {
+    use TaskSupport::{Forbidden, Optional, Required};
+    match (wants, tool.task_support) {
+        (Wants::Inline, Required) => Err(Denial::TaskRequired),
+        (Wants::Task(_), Forbidden) => Err(Denial::TaskForbidden),
+        (Wants::Inline, Optional | Forbidden) | (Wants::Either, Forbidden) => {
+            Ok(Way::Inline { may_become_task: false })
+        }
+        (Wants::Task(ttl), Optional | Required) => Ok(Way::Task { ttl, or_inline: false }),
+        (Wants::Either, Optional | Required) if tool.decides => Ok(Way::Inline { may_become_task: true }),
+        (Wants::Either, Optional) => Ok(Way::Task { ttl: TtlWish::Unsaid, or_inline: true }),
+        (Wants::Either, Required) => Ok(Way::Task { ttl: TtlWish::Unsaid, or_inline: false }),
+    }
+}
+
+/// What a call for something that is not there hears.
+fn unknown(target: &Target) -> Denial<'_> {
+    match target {
+        Target::Tool(name) => Denial::UnknownTool(name),
+        Target::Prompt(name) | Target::CompletePrompt(name) => Denial::UnknownPrompt(name),
+        Target::Resource(uri) | Target::CompleteTemplate(uri) => Denial::UnknownResource(uri),
+    }
+}
+
+/// What came of the wish for a task.
+enum Created {
+    Task(Answer),
+    /// There is no room for one, and the call may be answered at once.
+    Full(Admitted, Option<OwnedSemaphorePermit>),
 }
 
 async fn create(
     asked: &Asked,
     admitted: Admitted,
     ttl: TtlWish,
-    progress_token: Option<bytes::Bytes>,
+    or_inline: bool,
+    wanted: &Wanted,
     share: Option<OwnedSemaphorePermit>,
-) -> Result<Answer, No> {
-    let shared = asked.shared.clone();
+) -> Result<Created, No> {
+    let Asked { shared, principal, dialect, .. } = asked;
     let id = TaskId::from_random(u128::from_be_bytes(random()));
     tracing::Span::current().record("task.id", display(id));
-    let session = asked.tag;
+    let session = asked.tag();
     let wish = Wish {
         ttl,
-        progress_token,
-        session: Some(session.to_string()),
+        // Since 2026-07-28 tasks have no progress notifications.
+        progress_token: wanted.progress_token.clone().filter(|_| !dialect.is_modern()),
+        session: session.map(|session| session.to_string()),
         traceparent: trace::current().or_else(|| asked.trace.traceparent.clone()),
+        client: asked.envelope.capabilities,
     };
-    let task = admitted.new_task(id, wish);
+    let (task, admitted) = admitted.task_or_call(id, wish).ok_or_else(|| asked.fault())?;
     let creating = {
-        let shared = shared.clone();
+        let (shared, principal, is_modern) = (shared.clone(), principal.clone(), dialect.is_modern());
         async move {
-            let task = shared.tasks.create(task).await;
-            drop(share);
-            let task = task?;
-            shared.notifier.created(session, id);
-            shared.bus.publish(Hint::Control(Control::SessionTask { session: session.to_string(), id }));
-            Ok::<_, Error>(task)
+            let created = shared.tasks.create(task).await.map(|task| {
+                if let Some(session) = session {
+                    shared.notifier.created(session, id);
+                    shared.bus.publish(Hint::Control(Control::SessionTask { session: session.to_string(), id }));
+                }
+                // If nobody waits for this any more, nobody will ever hear of the task.
+                (task, is_modern.then(|| Unheard::new(&shared, &principal, id)))
+            });
+            Ok((created, share))
         }
     };
-    let task = shared.see_through(creating).await.map_err(|error| match error {
-        // It may have been stored, so to try again may do the work twice.
-        Error::Unavailable(why) => {
-            tracing::warn!(why, "it is not known whether a task was created");
-            let message = "It is not known whether the task was created: look for it in tasks/list before trying again";
-            No::Denied(RpcError::with_data(code::INTERNAL, message, &json!({ "taskId": id.to_string() })))
+    let (created, share) = shared.see_through(creating).await.map_err(|error| asked.failed(error))?;
+    match created {
+        Ok((task, None)) => Ok(Created::Task(asked.well(&created_reply(asked, &task)))),
+        Ok((task, Some(unheard))) => {
+            drop(share);
+            match ended_soon(asked, id).await {
+                Some(outcome) => {
+                    // It stays as any other task; its caller has no need to hear of it.
+                    unheard.heard();
+                    let body = asked.write(&Reply::CallOutcome { target: &wanted.target, outcome: &outcome });
+                    let status = http_status(outcome_status(*dialect, &outcome));
+                    Ok(Created::Task(Answer::Message { status, body, how: ended(&outcome) }))
+                }
+                None => {
+                    let body = asked.write(&created_reply(asked, &task));
+                    Ok(Created::Task(Answer::Handle { body, task: unheard }))
+                }
+            }
         }
-        error => {
+        Err(Error::Refused(Refusal::TaskLimit { scope: LimitScope::Tenant, .. })) if or_inline => {
+            Ok(Created::Full(admitted, share))
+        }
+        // It may have been stored, so to try again may do the work twice.
+        Err(Error::Unavailable(why)) => {
+            tracing::warn!(why, "it is not known whether a task was created");
+            let message =
+                "It is not known whether the task was created: look for it with tasks/get before trying again";
+            Err(unknown_outcome(id, message))
+        }
+        Err(error) => {
             if matches!(error, Error::Refused(Refusal::TaskLimit { .. })) {
                 shared.metrics.refused("task_limit");
             }
-            error.into()
+            Err(asked.failed(error))
         }
-    })?;
-    let reply = Reply::Created { task: &task, poll_interval_ms: shared.config.poll_interval_ms };
-    Ok(Answer::Message(v2025::write(asked.dialect(), &asked.id, &reply), Ended::Well))
+    }
+}
+
+fn created_reply<'a>(asked: &Asked, task: &'a Task) -> Reply<'a> {
+    Reply::Created { task, poll_interval_ms: asked.shared.config.poll_interval_ms }
+}
+
+/// What came of a new task, if it ends so soon that its caller is better off with its outcome.
+async fn ended_soon(asked: &Asked, id: TaskId) -> Option<Arc<Outcome>> {
+    let Asked { shared, principal, .. } = asked;
+    if shared.config.task_shortcut.is_zero() {
+        return None;
+    }
+    let waiting = async {
+        let (mut watch, mut seen) = shared.watches.open(principal, id, true).await.ok()?;
+        loop {
+            match seen {
+                Seen::Task { outcome: Some(outcome), .. } => return Some(outcome),
+                // Its caller must hear of the task to answer it.
+                Seen::Task { task, outcome: None } if task.is_asking() => return None,
+                Seen::Task { .. } => seen = watch.next().await,
+                Seen::Gone(_) => return None,
+            }
+        }
+    };
+    tokio::time::timeout(shared.config.task_shortcut, waiting).await.ok().flatten()
 }

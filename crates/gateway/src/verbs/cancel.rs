@@ -1,28 +1,31 @@
 //! `tasks/cancel`: the task is cancelled before the answer; its work stops as soon as it can.
 
-use bytes::Bytes;
-use longhaul_mcp::errors::code;
-use longhaul_mcp::{Reply, RpcError, TaskRef, v2025};
+use longhaul_core::Refusal;
+use longhaul_mcp::{Reply, TaskRef};
 use longhaul_rpc::Error;
-use serde_json::json;
 
-use crate::endpoint::{Asked, No};
-use crate::verbs::named;
+use crate::endpoint::{Answer, Asked, No};
+use crate::verbs::{named, unknown_outcome};
 
-pub(crate) async fn cancel(asked: &Asked, task: TaskRef) -> Result<Bytes, No> {
-    let (shared, principal, id) = (asked.shared.clone(), asked.principal.clone(), named(task)?);
+pub(crate) async fn cancel(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
+    let id = named(task).map_err(|refusal| asked.deny(refusal))?;
+    let (shared, principal) = (asked.shared.clone(), asked.principal.clone());
     let tasks = shared.tasks.clone();
     // Once asked for, it happens, even if the client hangs up meanwhile.
     let cancelled = shared.see_through(async move { tasks.cancel(&principal, id).await }).await;
-    let task = cancelled.map_err(|error| match error {
-        Error::Unavailable(why) => {
+    match cancelled {
+        Ok(task) => {
+            let poll_interval_ms = shared.config.poll_interval_ms;
+            Ok(asked.well(&Reply::Cancelled { task: &task, poll_interval_ms }))
+        }
+        // There it is no error to come too late (wire reference, R-26-241).
+        Err(Error::Refused(Refusal::AlreadyEnded(_))) if asked.dialect.is_modern() => Ok(asked.well(&Reply::Done)),
+        Err(Error::Unavailable(why)) => {
             tracing::warn!(why, "it is not known whether a task was cancelled");
             let message =
                 "It is not known whether the task was cancelled: look at it with tasks/get before trying again";
-            No::Denied(RpcError::with_data(code::INTERNAL, message, &json!({ "taskId": id.to_string() })))
+            Err(unknown_outcome(id, message))
         }
-        error => error.into(),
-    })?;
-    let reply = Reply::Task { task: &task, poll_interval_ms: shared.config.poll_interval_ms };
-    Ok(v2025::write(asked.dialect(), &asked.id, &reply))
+        Err(error) => Err(asked.failed(error)),
+    }
 }

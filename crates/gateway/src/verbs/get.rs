@@ -1,13 +1,33 @@
-//! `tasks/get`.
+//! `tasks/get`: how a task is; where the dialect tells both at once, what came of it too.
 
-use bytes::Bytes;
-use longhaul_mcp::{Reply, TaskRef, v2025};
+use longhaul_core::{ClientCapabilities, Task};
+use longhaul_mcp::{Reply, TaskRef};
 
-use crate::endpoint::{Asked, No};
+use crate::endpoint::{Answer, Asked, No};
 use crate::verbs::named;
 
-pub(crate) async fn get(asked: &Asked, task: TaskRef) -> Result<Bytes, No> {
-    let task = asked.shared.tasks.get(&asked.principal, named(task)?).await?;
-    let reply = Reply::Task { task: &task, poll_interval_ms: asked.shared.config.poll_interval_ms };
-    Ok(v2025::write(asked.dialect(), &asked.id, &reply))
+pub(crate) async fn get(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
+    let shared = &asked.shared;
+    let id = named(task).map_err(|refusal| asked.deny(refusal))?;
+    let read = if asked.dialect.is_modern() {
+        shared.tasks.result(&asked.principal, id).await
+    } else {
+        shared.tasks.get(&asked.principal, id).await.map(|task| (task, None))
+    };
+    let (mut task, outcome) = read.map_err(|error| asked.failed(error))?;
+    if asked.dialect.is_modern() {
+        hide(&mut task, asked.envelope.capabilities);
+    }
+    let poll_interval_ms = shared.config.poll_interval_ms;
+    Ok(asked.well(&Reply::Task { task: &task, outcome: outcome.as_ref(), poll_interval_ms }))
+}
+
+/// Leaves out the questions that whoever looks has not said that it can be asked (wire reference, A-04). The task still
+/// waits for them, and says so.
+pub(crate) fn hide(task: &mut Task, client: ClientCapabilities) {
+    let is_hidden = task.open_inputs().any(|(_, _, question)| !client.can_answer(question));
+    if is_hidden {
+        task.client = client;
+        task.status_message = Some("Waits for input that this client has not declared it can give".into());
+    }
 }

@@ -2,26 +2,58 @@
 
 pub(crate) mod call;
 pub(crate) mod cancel;
+pub(crate) mod discover;
 pub(crate) mod get;
 pub(crate) mod hello;
 pub(crate) mod inline;
-pub(crate) mod list;
+pub(crate) mod level;
+pub(crate) mod listen;
+pub(crate) mod page;
+pub(crate) mod respond;
 pub(crate) mod result;
-pub(crate) mod tools;
+pub(crate) mod subscribe;
+pub(crate) mod tasks;
+pub(crate) mod unheard;
+pub(crate) mod update;
 
-use bytes::Bytes;
 use longhaul_core::{Refusal, TaskId};
-use longhaul_mcp::{Reply, TaskRef, v2025};
+use longhaul_mcp::errors::code;
+use longhaul_mcp::{Reply, Request, RpcError, TaskRef};
+use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::field::display;
 
-use crate::endpoint::Asked;
+use crate::endpoint::{Answer, Asked, No};
+use crate::metrics::Operation;
 
 /// How long a cursor can be used.
 const CURSOR_LIFE: std::time::Duration = std::time::Duration::from_secs(24 * 60 * 60);
 
-/// Here.
-pub(crate) fn ping(asked: &Asked) -> Bytes {
-    v2025::write(asked.dialect(), &asked.id, &Reply::Pong)
+/// Carries out a request. `share` is what its body takes of the memory for bodies, until nobody needs it any more. An
+/// answer that goes on after this takes the operation, and ends it.
+pub(crate) async fn serve(
+    asked: &Asked,
+    request: Request,
+    share: Option<OwnedSemaphorePermit>,
+    operation: &mut Option<Operation>,
+) -> Result<Answer, No> {
+    match request {
+        Request::Ping => Ok(asked.well(&Reply::Done)),
+        Request::Discover => discover::discover(asked),
+        Request::List { listing, cursor } => page::page(asked, listing, cursor.as_deref()),
+        Request::Call(call) => call::call(asked, call, share, operation).await,
+        Request::Subscribe { uri } => subscribe::subscribe(asked, uri).await,
+        Request::Unsubscribe { uri } => subscribe::unsubscribe(asked, uri).await,
+        Request::SetLevel(level) => level::set_level(asked, level).await,
+        Request::Get(task) => get::get(asked, task).await,
+        Request::Result(task) => result::result(asked, task, operation).await,
+        Request::Tasks { cursor } => tasks::tasks(asked, cursor.as_deref()).await,
+        Request::Cancel(task) => cancel::cancel(asked, task).await,
+        Request::Update(update) => update::update(asked, update).await,
+        Request::Listen(filter) => listen::listen(asked, filter, operation).await,
+        // Answered before there was a session.
+        Request::Hello(_) => Err(asked.fault()),
+    }
 }
 
 /// The id of the task that a client named; what cannot be one is not found without a query.
@@ -29,4 +61,10 @@ fn named(task: TaskRef) -> Result<TaskId, Refusal> {
     let id = task.id.ok_or(Refusal::NotFound)?;
     tracing::Span::current().record("task.id", display(id));
     Ok(id)
+}
+
+/// The error when it is not known whether something was done to a task: to try again may do it twice.
+fn unknown_outcome(id: TaskId, message: &'static str) -> No {
+    let error = RpcError::with_data(code::INTERNAL, message, &json!({ "taskId": id.to_string() }));
+    No::Denied(error.into())
 }

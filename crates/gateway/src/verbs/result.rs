@@ -1,12 +1,16 @@
-//! `tasks/result`: waits until the task ends, and tells what came of it.
+//! `tasks/result`: waits until the task ends, and tells what came of it. A stream may carry the task's questions meanwhile.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use longhaul_core::{Outcome, Refusal, TaskId};
-use longhaul_mcp::{Denial, Reply, TaskRef, error_body, v2025};
+use http::StatusCode;
+use longhaul_core::{Outcome, Refusal, Task, TaskId};
+use longhaul_mcp::{Denial, Reply, TaskRef, error_body, sse};
 use longhaul_rpc::Error;
+use tokio::time::Instant;
 
+use crate::carry::{Carrier, Kind};
 use crate::endpoint::{Answer, Asked, No, ended};
 use crate::in_flight::Entry;
 use crate::metrics::{Ended, OpenStream, Operation};
@@ -16,10 +20,11 @@ use crate::verbs::named;
 use crate::watch::{Seen, Watch};
 
 pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<Operation>) -> Result<Answer, No> {
-    let mut wait = Wait::begin(asked, named(task)?).await?;
+    let id = named(task).map_err(|refusal| asked.deny(refusal))?;
+    let mut wait = Wait::begin(asked, id).await?;
     let over = wait.is_over();
     if asked.accepts.stream && !(over && asked.accepts.json) {
-        let ids = wait.ids(u64::from_be_bytes(random()));
+        let ids = EventIds::of(asked, u64::from_be_bytes(random()), Some(id));
         return Ok(Answer::Stream(wait.stream(ids, operation.take())));
     }
     let shared = &asked.shared;
@@ -27,8 +32,8 @@ pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<
     tokio::select! {
         biased;
         outcome = wait.outcome() => {
-            let outcome = outcome?;
-            Ok(Answer::Message(wait.body(&outcome), ended(&outcome)))
+            let outcome = outcome.map_err(|refusal| asked.deny(refusal))?;
+            Ok(Answer::Message { status: StatusCode::OK, body: wait.body(&outcome), how: ended(&outcome) })
         }
         () = unwanted.cancelled() => Ok(Answer::Nothing),
         // Such a caller is outside the specification, which knows no answer but the last (wire reference, D-02).
@@ -38,8 +43,8 @@ pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<
                 () = shared.drain.cancelled() => {}
             }
         } => {
-            let task = shared.tasks.get(&asked.principal, wait.task).await?;
-            Err(Denial::WaitLapsed { task: &task, poll_interval_ms: shared.config.poll_interval_ms }.into())
+            let task = shared.tasks.get(&asked.principal, wait.task).await.map_err(|error| asked.failed(error))?;
+            Err(asked.deny(Denial::WaitLapsed { task: &task, poll_interval_ms: shared.config.poll_interval_ms }))
         }
     }
 }
@@ -47,7 +52,7 @@ pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<
 /// Goes on with a stream that its client lost, on whatever replica it began.
 pub(crate) async fn resume(asked: &Asked, task: TaskId, stream: u64, seen: u64) -> Result<Frames, No> {
     let wait = Wait::begin(asked, task).await?;
-    let ids = wait.ids(stream).after(seen);
+    let ids = EventIds::of(asked, stream, Some(task)).after(seen);
     Ok(wait.stream(ids, None))
 }
 
@@ -62,8 +67,10 @@ struct Wait {
 
 impl Wait {
     async fn begin(asked: &Asked, task: TaskId) -> Result<Self, No> {
-        let wanted = asked.shared.in_flight.enter(asked.tag, &asked.id);
-        let (watch, latest) = asked.shared.watches.open(&asked.principal, task, true).await?;
+        let tag = asked.tag().ok_or_else(|| asked.fault())?;
+        let wanted = asked.shared.in_flight.enter(tag, &asked.id);
+        let opened = asked.shared.watches.open(&asked.principal, task, true).await;
+        let (watch, latest) = opened.map_err(|error| asked.failed(error))?;
         Ok(Self { asked: asked.clone(), task, watch, latest, wanted })
     }
 
@@ -76,49 +83,67 @@ impl Wait {
 
     /// The outcome, once there is one. May be dropped and called again.
     async fn outcome(&mut self) -> Result<Arc<Outcome>, Refusal> {
-        let shared = &self.asked.shared;
         loop {
             match &self.latest {
                 Seen::Gone(refusal) => return Err(refusal.clone()),
                 Seen::Task { outcome: Some(outcome), .. } => return Ok(outcome.clone()),
-                Seen::Task { task, outcome: None } if task.ending().is_none() => self.latest = self.watch.next().await,
+                Seen::Task { outcome: None, .. } => self.change().await,
+            }
+        }
+    }
+
+    /// Waits until the task, which is not over, is seen to have changed. May be dropped and called again.
+    async fn change(&mut self) {
+        let shared = &self.asked.shared;
+        match &self.latest {
+            Seen::Task { task, outcome: None } if task.ending().is_some() => {
                 // Somebody else's read saw the end, but did not ask for the outcome.
-                Seen::Task { .. } => match shared.tasks.result(&self.asked.principal, self.task).await {
+                match shared.tasks.result(&self.asked.principal, self.task).await {
                     Ok((task, Some(outcome))) => {
                         self.latest = Seen::Task { task: Arc::new(task), outcome: Some(Arc::new(outcome)) };
                     }
                     Err(Error::Refused(refusal)) => self.latest = Seen::Gone(refusal),
                     Ok((_, None)) | Err(_) => tokio::time::sleep(shared.config.pace.floor_deaf).await,
-                },
+                }
             }
+            Seen::Task { .. } | Seen::Gone(_) => self.latest = self.watch.next().await,
+        }
+    }
+
+    /// The task, if it is there.
+    fn seen(&self) -> Option<Arc<Task>> {
+        match &self.latest {
+            Seen::Task { task, .. } => Some(task.clone()),
+            Seen::Gone(_) => None,
         }
     }
 
     fn body(&self, outcome: &Outcome) -> Bytes {
-        v2025::write(self.asked.dialect(), &self.asked.id, &Reply::TaskOutcome { task: self.task, outcome })
-    }
-
-    fn ids(&self, stream: u64) -> EventIds {
-        let Asked { shared, principal, session, id, .. } = &self.asked;
-        EventIds::new(shared, principal, session, stream, Some(self.task), Some(id.clone()))
+        self.asked.write(&Reply::TaskOutcome { task: self.task, outcome })
     }
 
     fn stream(self, ids: EventIds, operation: Option<Operation>) -> Frames {
-        let shared = &self.asked.shared;
+        let Asked { shared, principal, envelope, .. } = &self.asked;
         let keep_alive = KeepAlive::new(shared.config.pace.keep_alive);
         let open = OpenStream::new(shared, "result");
-        frames(ResultStream { wait: self, ids, keep_alive, operation, step: Step::Begin, _open: open })
+        let carrier = Carrier::new(shared, principal, self.task, envelope.capabilities, Kind::Result);
+        let (queue, step) = (VecDeque::new(), Step::Begin);
+        frames(ResultStream { wait: self, carrier, queue, ids, keep_alive, operation, step, _open: open })
     }
 }
 
 enum Step {
     Begin,
+    Look,
     Wait,
     Done,
 }
 
 struct ResultStream {
     wait: Wait,
+    carrier: Carrier,
+    /// What follows from one look at the task.
+    queue: VecDeque<Bytes>,
     ids: EventIds,
     keep_alive: KeepAlive,
     operation: Option<Operation>,
@@ -128,37 +153,73 @@ struct ResultStream {
 
 impl Source for ResultStream {
     async fn next(&mut self) -> Option<Bytes> {
-        match self.step {
-            Step::Begin => {
-                self.step = Step::Wait;
-                return Some(self.ids.priming());
-            }
-            Step::Wait => {}
-            Step::Done => return None,
-        }
-        let drain = self.wait.asked.shared.drain.clone();
-        let unwanted = self.wait.wanted.cancelled();
-        let frame = tokio::select! {
-            biased;
-            outcome = self.wait.outcome() => {
-                let (body, how) = match outcome {
-                    Ok(outcome) => (self.wait.body(&outcome), ended(&outcome)),
-                    Err(refusal) => {
-                        let error = Denial::from(refusal).v2025();
-                        (error_body(Some(&self.wait.asked.id), &error), Ended::Error(error.code))
-                    }
-                };
-                if let Some(operation) = self.operation.take() {
-                    operation.end(how);
+        loop {
+            match self.step {
+                Step::Begin => {
+                    self.step = Step::Look;
+                    return Some(self.ids.priming());
                 }
-                Some(self.ids.last(&body))
+                Step::Look => {
+                    self.step = Step::Wait;
+                    self.look().await;
+                }
+                Step::Wait | Step::Done => {}
             }
-            // No answer is wanted any more; the task goes on.
-            () = unwanted.cancelled() => Some(self.ids.nothing_more()),
-            () = drain.cancelled() => Some(self.ids.come_back()),
-            comment = self.keep_alive.due() => return Some(comment),
-        };
+            if let Some(frame) = self.queue.pop_front() {
+                self.keep_alive.sent();
+                return Some(frame);
+            }
+            if let Step::Done = self.step {
+                return None;
+            }
+            if self.wait.is_over() {
+                self.end().await;
+                continue;
+            }
+            let (drain, unwanted) = (self.wait.asked.shared.drain.clone(), self.wait.wanted.cancelled());
+            let due = self.carrier.due();
+            tokio::select! {
+                biased;
+                () = self.wait.change() => self.look().await,
+                // No answer is wanted any more; the task goes on.
+                () = unwanted.cancelled() => {
+                    self.step = Step::Done;
+                    return Some(self.ids.nothing_more());
+                }
+                () = drain.cancelled() => {
+                    self.step = Step::Done;
+                    return Some(self.ids.come_back());
+                }
+                () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.look().await,
+                comment = self.keep_alive.due() => return Some(comment),
+            }
+        }
+    }
+}
+
+impl ResultStream {
+    /// Asks what there is to ask.
+    async fn look(&mut self) {
+        if let Some(task) = self.wait.seen() {
+            let frames = self.carrier.look(&task).await;
+            self.queue.extend(frames.iter().map(|frame| sse::message(None, frame)));
+        }
+    }
+
+    /// Tells what came of the task.
+    async fn end(&mut self) {
         self.step = Step::Done;
-        frame
+        self.queue.extend(self.carrier.close().iter().map(|frame| sse::message(None, frame)));
+        let (body, how) = match self.wait.outcome().await {
+            Ok(outcome) => (self.wait.body(&outcome), ended(&outcome)),
+            Err(refusal) => {
+                let error = Denial::from(refusal).reject(self.wait.asked.dialect).error;
+                (error_body(Some(&self.wait.asked.id), &error), Ended::Error(error.code))
+            }
+        };
+        if let Some(operation) = self.operation.take() {
+            operation.end(how);
+        }
+        self.queue.push_back(self.ids.last(&body));
     }
 }

@@ -207,7 +207,7 @@ async fn checks_come_in_their_order() {
     let token = ("Bearer token-of-alice", "Bearer nobody");
     let media = ("application/json\r\nContent", "text/plain\r\nContent");
     let accept = ("application/json, text/event-stream", "text/html");
-    let version = ("2025-11-25", "2026-07-28");
+    let version = ("2025-11-25", "2025-03-26");
     let no_session = (&*session, "");
     let unknown_session = (&*session, "Mcp-Session-Id: x\r\n");
     let faults: [(&str, (&str, &str), u16); 11] = [
@@ -253,7 +253,7 @@ async fn checks_come_in_their_order() {
     let answer = send(request(&[version], good.as_bytes())).await;
     assert_eq!((answer.code(), &answer.json()["id"]), (Some(-32022), &json!(1)));
     let data = &answer.json()["error"]["data"];
-    assert_eq!(data, &json!({"supported": ["2025-11-25", "2025-06-18"], "requested": "2026-07-28"}));
+    assert_eq!(data, &json!({"supported": ["2026-07-28", "2025-11-25", "2025-06-18"], "requested": "2025-03-26"}));
 }
 
 #[tokio::test]
@@ -291,7 +291,7 @@ async fn a_get_without_streams_or_with_a_broken_event_id_is_refused() {
     let client = world.alice().await;
     let status = async |client: &Client, extra: &str| client.send("GET", extra, b"").await.head().await.unwrap().status;
     assert_eq!(status(&client.accepting("application/json"), "").await, 406);
-    assert_eq!(status(&client, "MCP-Protocol-Version: 2026-07-28\r\n").await, 400);
+    assert_eq!(status(&client, "MCP-Protocol-Version: 2025-03-26\r\n").await, 400);
     assert_eq!(status(&client, "Last-Event-ID: x\r\n").await, 400);
     assert_eq!(status(&client, "Last-Event-ID: \r\n").await, 200);
     let mut without = client.clone();

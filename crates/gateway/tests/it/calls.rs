@@ -2,13 +2,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use longhaul_core::{CallError, Outcome, TaskSupport};
+use longhaul_core::{CallError, LogLevel, Outcome, TaskSupport};
 use longhaul_rpc::Error;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{BOTH, Connection, within};
+use crate::modern::Modern;
 use crate::world::{Worker, World, all_tools, big, config, serve_worker, text, tool, until, worker_info};
 
 #[tokio::test]
@@ -88,6 +89,168 @@ async fn progress_is_told_at_once_under_the_clients_own_token() {
         assert_eq!(stream.message().await["id"], 1);
         assert_eq!(stream.event().await, None);
     }
+}
+
+#[tokio::test]
+async fn progress_and_log_messages_come_all_and_in_order_before_the_answer() {
+    let world = World::start().await;
+    let legacy = world.alice().await;
+    let modern =
+        world.modern().saying("progressToken", json!("p")).saying("io.modelcontextprotocol/logLevel", json!("info"));
+    let params = json!({"name": "wait", "_meta": {"progressToken": "p"}});
+    for is_modern in [false, true] {
+        let opening = async {
+            match is_modern {
+                false => legacy.stream(json!(1), "tools/call", params.clone()).await,
+                true => modern.stream(json!(1), "tools/call", json!({"name": "wait"})).await,
+            }
+        };
+        // All of it before the client has read a byte.
+        let (mut stream, run) = tokio::join!(opening, async {
+            let run = world.worker.run().await;
+            assert_eq!((run.call.line.progress, run.call.line.log), (true, Some(LogLevel::Info)));
+            run.progress(0.0);
+            run.log(LogLevel::Debug, "\"not this one\"");
+            run.log(LogLevel::Warning, "{ \"a\": 1.00 }");
+            run.progress(50.0);
+            run.progress(100.0);
+            run.end(text("done"));
+            run
+        });
+        let mut told = Vec::new();
+        while told.last().is_none_or(|message: &Value| message.get("result").is_none()) {
+            let event = stream.event().await.unwrap();
+            assert_eq!(event.id.is_some(), !is_modern, "{event:?}");
+            assert!(!is_modern || event.retry.is_none(), "{event:?}");
+            if event.data.as_deref() != Some("") {
+                told.push(event.message());
+            }
+        }
+        let log = json!({"level": "warning", "data": {"a": 1.0}});
+        let steps: Vec<_> = told.iter().map(|message| &message["params"]["progress"]).collect();
+        assert_eq!(steps, [&json!(0), &Value::Null, &json!(50), &json!(100), &Value::Null], "{told:?}");
+        assert_eq!((&told[1]["method"], &told[1]["params"]), (&json!("notifications/message"), &log));
+        assert_eq!(stream.event().await, None);
+        drop(run);
+    }
+}
+
+#[tokio::test]
+async fn a_session_hears_log_messages_from_the_level_on_that_it_sets() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let heard = async |accept, expected: Option<LogLevel>| {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "wait"}}).to_string();
+        let mut answer = client.accepting(accept).send("POST", "", body.as_bytes()).await;
+        let run = world.worker.run().await;
+        assert_eq!(run.call.line.log, expected);
+        run.end(text("done"));
+        answer.head().await.unwrap();
+    };
+    heard(BOTH, Some(LogLevel::Info)).await;
+    assert_eq!(client.at(world.b.at).ok("logging/setLevel", json!({"level": "error"})).await, json!({}));
+    until("the level is known", || !world.store.levels.lock().unwrap().is_empty()).await;
+    within("the other gateway", async {
+        loop {
+            let mut stream = client.stream(json!(1), "tools/call", json!({"name": "wait"})).await;
+            let run = world.worker.run().await;
+            run.end(text("done"));
+            stream.event().await;
+            if run.call.line.log == Some(LogLevel::Error) {
+                break;
+            }
+        }
+    })
+    .await;
+    // Who takes no stream hears nothing but the answer.
+    heard("application/json", None).await;
+    // Another session has its own level.
+    let mut other = world.alice().await.stream(json!(1), "tools/call", json!({"name": "wait"})).await;
+    let run = world.worker.run().await;
+    assert_eq!(run.call.line.log, Some(LogLevel::Info));
+    run.end(text("done"));
+    other.event().await;
+}
+
+#[tokio::test]
+async fn a_call_of_2026_07_28_ends_with_its_request() {
+    let world = World::start().await;
+    let client = world.modern();
+    // While its answer may still become anything, as JSON alone, and as a stream.
+    for (accept, is_stream) in [(BOTH, false), ("application/json", false), (BOTH, true), ("text/event-stream", true)] {
+        let client = client.accepting(accept);
+        let connection = client.begin(json!(1), "tools/call", json!({"name": "wait"})).await;
+        let run = world.worker.run().await;
+        let mut stream = if is_stream {
+            Some(crate::client::into_stream(connection).await)
+        } else {
+            drop(connection);
+            None
+        };
+        if let Some(stream) = &mut stream {
+            assert!(!run.stopped.is_cancelled());
+            // Nothing shows a way back.
+            assert!(stream.next().await.unwrap().comment);
+        }
+        drop(stream);
+        within("the worker hears", run.stopped.cancelled()).await;
+        until("nothing is left", || world.a.status.load() == Default::default()).await;
+    }
+    assert_eq!(world.worker.calls.lock().unwrap().len(), 4, "a call was made again");
+}
+
+#[tokio::test]
+async fn an_answer_of_2026_07_28_says_what_it_is_and_keeps_its_bytes() {
+    let world = World::start().await;
+    let client = world.modern();
+    let arguments = r#"{ "z":123456789012345678901234567890, "b":1e2 }"#;
+    let body = client.body(&json!("1"), "tools/call", json!({"name": "echo"})).to_string();
+    let body = body.replacen(r#""name":"echo""#, &format!(r#""name":"echo","arguments":{arguments}"#), 1);
+    let headers = Modern::headers("tools/call", &json!({"name": "echo"}));
+    let answer = client.send(&headers, body.as_bytes()).await.answer().await.unwrap();
+    assert_eq!((answer.status(), &answer.json()["result"]["resultType"]), (200, &json!("complete")));
+    assert!(String::from_utf8(answer.body).unwrap().contains(arguments), "the arguments were rewritten");
+    // Slower than a stream is awaited: the same in an event.
+    let mut stream = client.stream(json!(7), "tools/call", json!({"name": "wait"})).await;
+    let missing = CallError {
+        code: -32021,
+        message: "no".into(),
+        data: Some(r#"{"requiredCapabilities":{"sampling":{}}}"#.into()),
+    };
+    world.worker.run().await.end(Outcome::Error(missing.clone()));
+    let answer = stream.message().await;
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(7), &json!(-32021)));
+    assert_eq!(stream.event().await, None);
+    // In time, it has the status that the specification asks for.
+    let json_only = client.accepting("application/json");
+    let (answer, ()) = tokio::join!(json_only.call("tools/call", json!({"name": "wait"})), async {
+        world.worker.run().await.end(Outcome::Error(missing));
+    });
+    assert_eq!((answer.status(), answer.code()), (400, Some(-32021)));
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_is_told_what_it_missed() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let params = json!({"name": "wait", "_meta": {"progressToken": 1}});
+    let mut stream = client.stream(json!(1), "tools/call", params).await;
+    stream.event().await.unwrap();
+    let run = world.worker.run().await;
+    run.progress(1.0);
+    let seen = stream.event().await.unwrap();
+    assert_eq!(seen.message()["params"]["progress"], 1);
+    drop(stream);
+    until("the stream is gone", || world.a.status.load().streams == 0).await;
+    run.progress(2.0);
+    run.progress(3.0);
+    let mut stream = client.get(seen.id.as_deref()).await;
+    stream.event().await.unwrap();
+    for expected in [2, 3] {
+        assert_eq!(stream.message().await["params"]["progress"], expected);
+    }
+    run.end(text("done"));
+    client.over(stream, 1).await;
 }
 
 #[tokio::test]
@@ -251,7 +414,8 @@ async fn a_connection_that_breaks_before_the_first_event_is_a_lost_worker_and_no
     let answer = waiting.answer().await.unwrap();
     assert_eq!((answer.status(), answer.code()), (200, Some(-32603)));
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("worker was lost"));
-    let made = |worker: &Worker| worker.calls.lock().unwrap().iter().filter(|call| call.tool == "wait").count();
+    let made =
+        |worker: &Worker| worker.calls.lock().unwrap().iter().filter(|call| call.target.name() == "wait").count();
     assert_eq!(made(&one) + made(&other), 1, "the call was made again");
 }
 

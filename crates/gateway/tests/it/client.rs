@@ -246,17 +246,36 @@ impl Client {
     }
 
     pub async fn hello_as(to: SocketAddr, token: &'static str, version: &str) -> Self {
-        let mut client = Self::new(to, token);
+        let client = Self::new(to, token);
         let answer = client.initialize(version).await;
+        client.in_session(&answer)
+    }
+
+    /// Opens a session of 2025-11-25 for a client that can do this.
+    pub async fn hello_with(to: SocketAddr, token: &'static str, capabilities: Value) -> Self {
+        let client = Self::new(to, token);
+        let answer = client.initialize_with("2025-11-25", capabilities).await;
+        client.in_session(&answer)
+    }
+
+    fn in_session(self, answer: &Answer) -> Self {
         assert_eq!(answer.status(), 200, "{answer:?}");
-        client.session = answer.head.header("mcp-session-id").map(str::to_owned);
-        client
+        Self { session: answer.head.header("mcp-session-id").map(str::to_owned), ..self }
     }
 
     pub async fn initialize(&self, version: &str) -> Answer {
-        let params =
-            json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+        self.initialize_with(version, json!({})).await
+    }
+
+    async fn initialize_with(&self, version: &str, capabilities: Value) -> Answer {
+        let client = json!({"name": "t", "version": "1"});
+        let params = json!({"protocolVersion": version, "capabilities": capabilities, "clientInfo": client});
         self.post(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})).await
+    }
+
+    /// Answers a request of the server with a result; the HTTP status.
+    pub async fn respond(&self, id: &Value, result: Value) -> u16 {
+        self.post(&json!({"jsonrpc": "2.0", "id": id, "result": result})).await.status()
     }
 
     /// The same client at another gateway.
@@ -344,7 +363,7 @@ impl Client {
     }
 }
 
-async fn into_stream(mut connection: Connection) -> Stream {
+pub async fn into_stream(mut connection: Connection) -> Stream {
     let head = connection.head().await.expect("no answer");
     assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")), "{head:?}");
     assert_eq!(head.header("cache-control"), Some("no-cache"));

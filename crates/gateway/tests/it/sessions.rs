@@ -204,9 +204,12 @@ async fn without_credentials_a_gateway_serves_the_loopback_interface_only() {
 
     let here = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = here.local_addr().unwrap();
-    world.tasks.spawn(gateway(fixed).run(here, drain));
+    let gateway = gateway(fixed);
+    let status = gateway.status();
+    world.tasks.spawn(gateway.run(here, drain));
+    until("it is ready", || status.is_ready()).await;
     let client = Client::hello(at, "any token at all").await;
-    within("ready", async { while client.call("ping", json!({})).await.status() != 200 {} }).await;
+    assert_eq!(client.call("ping", json!({})).await.status(), 200);
     // The fixed principal is the one whose session it is.
     assert_eq!(client.at(world.a.at).call("ping", json!({})).await.status(), 401);
     let mut as_alice = client.at(world.a.at);

@@ -53,11 +53,8 @@ async fn the_first_worker_by_name_defines_a_tool_that_several_offer() {
     stream.event().await.unwrap();
     let defined = |by: &str| {
         let definition = json!({"name": "t", "description": by, "inputSchema": {"type": "object"}, "n": 1}).to_string();
-        vec![ToolDef {
-            name: "t".into(),
-            task_support: TaskSupport::Optional,
-            definition: definition.replace("\"n\":1", "\"n\":1.00").into(),
-        }]
+        let definition = definition.replace("\"n\":1", "\"n\":1.00").into();
+        vec![ToolDef { definition, ..tool("t", TaskSupport::Optional) }]
     };
     world.store.offer(vec![worker_info("b", None, defined("b")), worker_info("a", None, defined("a"))]);
     stream.message().await;
@@ -68,7 +65,7 @@ async fn the_first_worker_by_name_defines_a_tool_that_several_offer() {
 
 #[tokio::test]
 async fn without_tasks_there_is_no_word_of_them() {
-    let config = longhaul_gateway::Config { tasks_enabled: false, ..config() };
+    let config = longhaul_gateway::Config { tasks_legacy: false, ..config() };
     let world = World::with(config, std::sync::Arc::new(longhaul_bus::LocalBus::new())).await;
     let client = world.alice().await;
     let hello = client.initialize("2025-11-25").await.json();

@@ -1,6 +1,6 @@
 //! A task-store in memory, a worker that does what a test says, and gateways before them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,24 +10,29 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use longhaul_bus::{Bus, Control as ControlHint, Hint, LocalBus};
 use longhaul_core::{
-    Caller, Change, Clock as _, Fence, Lease, LeaseToken, LimitScope, NewTask, Outcome, Principal, Progress, Refusal,
-    Task, TaskId, TaskSupport, TenantId, TestClock, Timestamp, ToolDef, TtlLimits, WorkerId, WorkerInfo,
+    Caller, Change, ClientCapabilities, Clock as _, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken,
+    LimitScope, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal,
+    ResourceDef, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId, TestClock, Timestamp, ToolDef, TtlLimits,
+    WorkerId, WorkerInfo,
 };
 use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, Status};
 use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{
-    CallEvent, CallEvents, Calls, Control, Error, Invocation, Links, Page, Position, Server, ServiceToken, TaskCount,
-    Tasks,
+    Answers, Asked, CallEvent, CallEvents, Calls, Control, Error, Invocation, Links, Page, Position, Resume,
+    SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote, TaskCount, Tasks,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::client::{Client, within};
+use crate::modern::Modern;
 
 /// More than the buffers of a connection hold.
 pub const RESULT_BYTES_MAX: usize = 32 << 20;
@@ -56,6 +61,12 @@ pub struct Store {
     pub created: Mutex<Vec<NewTask>>,
     pub workers: Mutex<Vec<WorkerInfo>>,
     pub ended: Mutex<Vec<String>>,
+    pub levels: Mutex<HashMap<String, LogLevel>>,
+    pub subscriptions: Mutex<HashMap<String, Vec<String>>>,
+    /// Answers that were taken, and to which question of which task.
+    pub answers: Mutex<Vec<(TaskId, u32, InputResponse)>>,
+    /// Which stream carries the questions of a task, and until when.
+    pub carried: Mutex<HashMap<TaskId, (String, Instant)>>,
     pub reads: AtomicUsize,
     /// Fails, and nobody knows what was done.
     pub down: AtomicBool,
@@ -63,6 +74,7 @@ pub struct Store {
     pub full: AtomicBool,
     pub silent: AtomicBool,
     pub open_max: AtomicUsize,
+    pub live_max: AtomicUsize,
     /// Creates wait until this is let go, if there is one.
     pub hold_creates: Mutex<Option<Arc<Notify>>>,
 }
@@ -90,6 +102,7 @@ impl Store {
         let slot = tasks.get_mut(&id).unwrap();
         let change = verb(slot.0.clone())?;
         *slot = (change.task.clone(), change.outcome);
+        self.answers.lock().unwrap().extend(change.responses.into_iter().map(|(nth, response)| (id, nth, response)));
         drop(tasks);
         self.hint(id, change.task.version);
         Ok(change.task)
@@ -116,6 +129,15 @@ impl Store {
         let id = id.parse().unwrap();
         let progress = progress.map(|progress| Progress { progress, total: Some(10.0), message: None });
         self.change(id, |task| task.report(&Self::fence(id), message.map(str::to_owned), progress)).unwrap();
+    }
+
+    /// Its worker asks these questions.
+    pub fn ask(&self, id: &str, questions: &[(&str, Question)]) {
+        let id = id.parse().unwrap();
+        let request =
+            |(key, question): &(&str, Question)| InputRequest { key: (*key).into(), question: question.clone() };
+        let (requests, until) = (questions.iter().map(request).collect(), Timestamp::from_micros(i64::MAX));
+        self.change(id, |task| task.request_input(&Self::fence(id), requests, until)).unwrap();
     }
 
     pub fn complete(&self, id: &str, outcome: Outcome) {
@@ -147,15 +169,20 @@ impl Tasks for Store {
         if tasks.len() >= self.open_max.load(Ordering::SeqCst) {
             return Err(Refusal::TaskLimit { scope: LimitScope::Caller, limit: 20 }.into());
         }
+        if tasks.len() >= self.live_max.load(Ordering::SeqCst) {
+            return Err(Refusal::TaskLimit { scope: LimitScope::Tenant, limit: 1000 }.into());
+        }
         self.created.lock().unwrap().push(new.clone());
         let now = self.clock.now();
+        let until = Timestamp::from_micros(i64::MAX);
+        let lease = new.claimed.map(|claimed| Lease { worker: claimed.worker, token: claimed.token, until });
         let task = Task {
             id: new.id,
             owner: new.owner,
             tool: new.tool,
-            phase: longhaul_core::Phase::Queued,
             version: 1,
-            attempt: 0,
+            attempt: u32::from(lease.is_some()),
+            phase: lease.map_or(Phase::Queued, Phase::Running),
             status_message: None,
             progress: None,
             progress_token: new.progress_token,
@@ -163,6 +190,8 @@ impl Tasks for Store {
             created_at: now,
             updated_at: now,
             ttl_ms: TtlLimits::default().grant(new.ttl),
+            client: new.client,
+            inputs: Vec::new(),
         };
         tasks.insert(task.id, (task.clone(), None));
         drop(tasks);
@@ -200,6 +229,34 @@ impl Tasks for Store {
         self.change(id, Task::cancel)
     }
 
+    async fn respond(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        answers: Vec<(InputKey, InputResponse)>,
+    ) -> Result<Task, Error> {
+        let (task, _) = self.owned(principal, id)?;
+        match self.change(id, |task| task.respond(answers)) {
+            Err(Error::Refused(Refusal::NotAsked)) => Ok(task),
+            other => other,
+        }
+    }
+
+    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+        self.owned(principal, id)?;
+        let mut carried = self.carried.lock().unwrap();
+        let is_free = carried.get(&id).is_none_or(|(by, until)| by == stream || *until <= Instant::now());
+        if !is_free {
+            return Ok(false);
+        }
+        if lease.is_zero() {
+            carried.remove(&id);
+        } else {
+            carried.insert(id, (stream.to_owned(), Instant::now() + lease));
+        }
+        Ok(true)
+    }
+
     async fn changed(&self, seen: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
         self.up()?;
         let tasks = self.tasks.lock().unwrap();
@@ -232,30 +289,75 @@ impl Control for Store {
         Ok(())
     }
 
-    async fn ended_sessions(&self, after: &str) -> Result<Vec<String>, Error> {
+    async fn set_log_level(&self, session: &str, level: LogLevel, _expires_at: Timestamp) -> Result<(), Error> {
         self.up()?;
-        let mut ended = self.ended.lock().unwrap().clone();
-        ended.retain(|session| session.as_str() > after);
-        ended.sort();
-        ended.truncate(longhaul_rpc::ENDED_SESSIONS_PAGE);
-        Ok(ended)
+        self.levels.lock().unwrap().insert(session.to_owned(), level);
+        Ok(())
+    }
+
+    async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error> {
+        self.up()?;
+        let mut notes: BTreeMap<String, SessionNote> = BTreeMap::new();
+        let none = |session: &String| SessionNote { session: session.clone(), ended: false, log_level: None };
+        for session in &*self.ended.lock().unwrap() {
+            notes.entry(session.clone()).or_insert_with(|| none(session)).ended = true;
+        }
+        for (session, level) in &*self.levels.lock().unwrap() {
+            notes.entry(session.clone()).or_insert_with(|| none(session)).log_level = Some(*level);
+        }
+        Ok(notes.into_values().filter(|note| *note.session > *after).take(SESSIONS_PAGE).collect())
+    }
+
+    async fn subscribe(
+        &self,
+        session: &str,
+        uri: &str,
+        subscribed: bool,
+        _expires_at: Timestamp,
+    ) -> Result<bool, Error> {
+        self.up()?;
+        let mut all = self.subscriptions.lock().unwrap();
+        let uris = all.entry(session.to_owned()).or_default();
+        uris.retain(|other| other != uri);
+        let has_room = uris.len() < SUBSCRIPTIONS_MAX;
+        if subscribed && has_room {
+            uris.push(uri.to_owned());
+        }
+        Ok(!subscribed || has_room)
+    }
+
+    async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error> {
+        self.up()?;
+        Ok(self.subscriptions.lock().unwrap().get(session).cloned().unwrap_or_default())
     }
 }
 
-/// A worker. `echo` answers with its arguments; `wait` with what its script says.
+/// A worker. What has `wait` in its name does what a test says; any other tool answers with its arguments.
 #[derive(Default)]
 pub struct Worker {
     pub calls: Mutex<Vec<Invocation>>,
+    pub resumes: Mutex<Vec<Resume>>,
+    /// What runs that are on the line were answered.
+    pub responses: Mutex<Vec<(String, Answers)>>,
+    /// What runs that wanted to be tasks were told.
+    pub became: Mutex<Vec<(String, Option<Task>)>>,
+    /// Says that it does not know of a run that became a task.
+    pub forgets: AtomicBool,
     /// Takes no calls.
     pub full: AtomicBool,
     waiting: Mutex<Vec<Run>>,
+    /// Runs that have asked: whose they are, and how often.
+    asking: Arc<Mutex<HashMap<String, (Principal, u32)>>>,
+    watching: Mutex<HashMap<String, Vec<mpsc::UnboundedSender<()>>>>,
     arrived: Notify,
 }
 
 /// A call in the hands of a test.
 pub struct Run {
+    pub call: Invocation,
     pub say: mpsc::UnboundedSender<Result<CallEvent, Error>>,
     pub stopped: CancellationToken,
+    asking: Arc<Mutex<HashMap<String, (Principal, u32)>>>,
 }
 
 impl Run {
@@ -264,13 +366,27 @@ impl Run {
         self.say.send(Ok(CallEvent::Progress(progress))).unwrap();
     }
 
+    pub fn log(&self, level: LogLevel, data: &str) {
+        let message = LogMessage { level, logger: None, data: data.to_owned().into() };
+        self.say.send(Ok(CallEvent::Log(message))).unwrap();
+    }
+
     pub fn end(&self, outcome: Outcome) {
         self.say.send(Ok(CallEvent::Outcome(outcome))).unwrap();
+    }
+
+    /// Asks for the first or the next time. To be parked, the run is dropped after that.
+    pub fn ask(&self, run: &str, round: u32, questions: &[(&str, Question)]) {
+        self.asking.lock().unwrap().insert(run.to_owned(), (self.call.principal.clone(), round));
+        let request =
+            |(key, question): &(&str, Question)| InputRequest { key: (*key).into(), question: question.clone() };
+        let requests = questions.iter().map(request).collect();
+        self.say.send(Ok(CallEvent::Asked(Asked { run: run.into(), round, requests }))).unwrap();
     }
 }
 
 impl Worker {
-    /// The next `wait` call that arrives.
+    /// The next `wait` call that arrives, or comes back.
     pub async fn run(&self) -> Run {
         within("a call", async {
             loop {
@@ -283,6 +399,37 @@ impl Worker {
         })
         .await
     }
+
+    fn scripted(&self, call: Invocation) -> CallEvents {
+        let (say, said) = mpsc::unbounded_channel();
+        let stopped = CancellationToken::new();
+        let guard = stopped.clone().drop_guard();
+        self.waiting.lock().unwrap().push(Run { call, say, stopped, asking: self.asking.clone() });
+        self.arrived.notify_waiters();
+        futures::stream::unfold((said, guard), async |(mut said, guard)| Some((said.recv().await?, (said, guard))))
+            .boxed()
+    }
+
+    /// How many watch a resource.
+    pub fn watchers(&self, uri: &str) -> usize {
+        let mut watching = self.watching.lock().unwrap();
+        let Some(watchers) = watching.get_mut(uri) else { return 0 };
+        watchers.retain(|watcher| !watcher.is_closed());
+        watchers.len()
+    }
+
+    /// A resource changes.
+    pub fn update(&self, uri: &str) {
+        for watcher in self.watching.lock().unwrap().get(uri).into_iter().flatten() {
+            // Who no longer watches does not hear.
+            let _ = watcher.send(());
+        }
+    }
+
+    /// All watches end, as when a worker restarts.
+    pub fn end_watches(&self) {
+        self.watching.lock().unwrap().clear();
+    }
 }
 
 #[async_trait]
@@ -292,33 +439,133 @@ impl Calls for Worker {
         if self.full.load(Ordering::SeqCst) {
             return Err(Error::NotBegun("full".into()));
         }
-        if call.tool != "wait" {
-            let arguments = String::from_utf8(call.arguments.to_vec()).unwrap();
-            let is_error = call.tool == "fail";
-            let content = r#"[{"type":"text","text":"ok"}]"#;
-            let body = format!(r#"{{"content":{content},"structuredContent":{arguments},"isError":{is_error}}}"#);
-            let outcome = Outcome::Result { is_error, body: body.into() };
-            return Ok(futures::stream::once(async { Ok(CallEvent::Outcome(outcome)) }).boxed());
+        if call.target.name().contains("wait") {
+            return Ok(self.scripted(call));
         }
-        let (say, said) = mpsc::unbounded_channel();
-        let stopped = CancellationToken::new();
-        let guard = stopped.clone().drop_guard();
-        self.waiting.lock().unwrap().push(Run { say, stopped });
-        self.arrived.notify_waiters();
-        let events =
-            futures::stream::unfold((said, guard), async |(mut said, guard)| Some((said.recv().await?, (said, guard))));
-        Ok(events.boxed())
+        let arguments = String::from_utf8(call.arguments.to_vec()).unwrap();
+        let outcome = match &call.target {
+            Target::Tool(name) => {
+                let is_error = name == "fail";
+                let content = r#"[{"type":"text","text":"ok"}]"#;
+                let body = format!(r#"{{"content":{content},"structuredContent":{arguments},"isError":{is_error}}}"#);
+                Outcome::Result { is_error, body: body.into() }
+            }
+            Target::Prompt(_) => {
+                let body = format!(
+                    r#"{{"messages":[{{"role":"user","content":{{"type":"text","text":{}}}}}]}}"#,
+                    serde_json::Value::String(arguments)
+                );
+                Outcome::Result { is_error: false, body: body.into() }
+            }
+            Target::Resource(uri) if uri.ends_with("missing") => {
+                let data = serde_json::json!({"uri": uri}).to_string();
+                let (code, message) = (-32002, "Resource not found".into());
+                Outcome::Error(longhaul_core::CallError { code, message, data: Some(data.into()) })
+            }
+            Target::Resource(uri) => {
+                let body = serde_json::json!({"contents": [{"uri": uri, "text": "t"}]}).to_string();
+                Outcome::Result { is_error: false, body: body.into() }
+            }
+            Target::CompletePrompt(_) | Target::CompleteTemplate(_) => {
+                let body = r#"{"completion":{"values":["paris"],"hasMore":false}}"#;
+                Outcome::Result { is_error: false, body: body.into() }
+            }
+        };
+        Ok(futures::stream::once(async { Ok(CallEvent::Outcome(outcome)) }).boxed())
+    }
+
+    async fn resume(&self, resume: Resume) -> Result<CallEvents, Error> {
+        self.resumes.lock().unwrap().push(resume.clone());
+        let known = self.asking.lock().unwrap().remove(&resume.run);
+        let Resume { principal, round, client, line, .. } = resume;
+        if known != Some((principal.clone(), round)) {
+            return Err(Refusal::NotFound.into());
+        }
+        let (target, arguments) = (Target::Tool("wait".into()), Bytes::from_static(b"{}"));
+        let (park, may_become_task) = (Some(Duration::ZERO), false);
+        let call = Invocation { principal, target, arguments, client, line, park, may_become_task };
+        Ok(self.scripted(call))
+    }
+
+    async fn respond(&self, principal: &Principal, run: &str, answers: Answers) -> Result<(), Error> {
+        if self.asking.lock().unwrap().get(run).is_none_or(|(owner, _)| owner != principal) {
+            return Err(Refusal::NotFound.into());
+        }
+        self.responses.lock().unwrap().push((run.to_owned(), answers));
+        Ok(())
+    }
+
+    async fn became(&self, run: &str, task: Option<Task>) -> Result<(), Error> {
+        if self.forgets.load(Ordering::SeqCst) {
+            return Err(Refusal::NotFound.into());
+        }
+        self.became.lock().unwrap().push((run.to_owned(), task));
+        Ok(())
+    }
+
+    async fn watch(&self, uri: &str) -> Result<BoxStream<'static, Result<(), Error>>, Error> {
+        let (tell, mut told) = mpsc::unbounded_channel();
+        tell.send(()).unwrap();
+        self.watching.lock().unwrap().entry(uri.to_owned()).or_default().push(tell);
+        Ok(futures::stream::poll_fn(move |cx| told.poll_recv(cx).map(|item| item.map(Ok))).boxed())
     }
 }
 
 pub fn tool(name: &str, task_support: TaskSupport) -> ToolDef {
     let definition = serde_json::json!({"name": name, "description": "d", "inputSchema": {"type": "object"}});
-    ToolDef { name: name.into(), task_support, definition: definition.to_string().into() }
+    ToolDef {
+        name: name.into(),
+        task_support,
+        decides: false,
+        needs: ClientCapabilities::default(),
+        definition: definition.to_string().into(),
+    }
+}
+
+pub fn form(field: &str) -> Question {
+    let schema = serde_json::json!({"type": "object", "properties": {field: {"type": "string"}}, "required": [field]});
+    Question::Form { message: format!("Which {field}?"), schema: schema.to_string().into() }
+}
+
+/// All that a client can be asked.
+pub fn askable() -> ClientCapabilities {
+    ClientCapabilities { elicitation_form: true, elicitation_url: true, sampling: true, roots: true }
 }
 
 pub fn worker_info(name: &str, url: Option<&str>, tools: Vec<ToolDef>) -> WorkerInfo {
     let id = WorkerId { name: name.into(), incarnation: "1".into() };
-    WorkerInfo { id, url: url.map(str::to_owned), tools }
+    WorkerInfo {
+        id,
+        url: url.map(str::to_owned),
+        tools,
+        prompts: Vec::new(),
+        resources: Vec::new(),
+        templates: Vec::new(),
+        completes: false,
+    }
+}
+
+/// The worker of a world, with prompts, resources and templates.
+pub fn with_everything() -> WorkerInfo {
+    let prompt = |name: &str| PromptDef {
+        name: name.into(),
+        definition: serde_json::json!({"name": name, "arguments": [{"name": "city"}]}).to_string().into(),
+    };
+    let resource = |uri: &str| ResourceDef {
+        uri: uri.into(),
+        definition: serde_json::json!({"uri": uri, "name": uri}).to_string().into(),
+    };
+    let template = |uri: &str| TemplateDef {
+        uri_template: uri.into(),
+        definition: serde_json::json!({"uriTemplate": uri, "name": uri}).to_string().into(),
+    };
+    WorkerInfo {
+        prompts: ["greet", "wait"].map(prompt).into(),
+        resources: ["test://one", "test://two", "test://wait"].map(resource).into(),
+        templates: vec![template("test://of/{id}")],
+        completes: true,
+        ..worker_info("w", Some("memory://w"), all_tools())
+    }
 }
 
 pub fn all_tools() -> Vec<ToolDef> {
@@ -364,6 +611,10 @@ pub fn config() -> Config {
             tools: ms(100),
             sessions: ms(50),
             answer_kept: Duration::from_secs(5),
+            watch_again: ms(50),
+            carry: ms(1000),
+            carry_again: ms(300),
+            carry_grace: ms(200),
         },
         ..Config::default()
     }
@@ -382,11 +633,16 @@ impl World {
             created: Mutex::default(),
             workers: Mutex::default(),
             ended: Mutex::default(),
+            levels: Mutex::default(),
+            subscriptions: Mutex::default(),
+            answers: Mutex::default(),
+            carried: Mutex::default(),
             reads: AtomicUsize::new(0),
             down: AtomicBool::new(false),
             full: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             open_max: AtomicUsize::new(usize::MAX),
+            live_max: AtomicUsize::new(usize::MAX),
             hold_creates: Mutex::default(),
         });
         let (worker, links) = (Arc::new(Worker::default()), Links::default());
@@ -406,6 +662,11 @@ impl World {
 
     pub async fn bob(&self) -> Client {
         Client::hello(self.a.at, BOB).await
+    }
+
+    /// A client of 2026-07-28, of the first gateway.
+    pub fn modern(&self) -> Modern {
+        Modern::new(self.a.at, ALICE)
     }
 }
 

@@ -2,12 +2,12 @@
 
 pub mod notify;
 
+mod ask;
 mod read;
-mod tool;
 mod write;
 
+pub use ask::{ask, parse_task_question_id, task_question_id};
 pub use read::{notification, read, trace};
-pub use tool::tool;
 pub use write::write;
 
 use longhaul_core::{Ending, Phase, Task};
@@ -18,6 +18,7 @@ pub(crate) const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 /// A task's status in the words of this revision. A result with `isError` counts as failed.
 pub(crate) fn status(task: &Task) -> &'static str {
     match task.phase {
+        Phase::Queued | Phase::Running(_) if task.is_asking() => "input_required",
         Phase::Queued | Phase::Running(_) => "working",
         Phase::Ended(Ending::Result { is_error: false }) => "completed",
         Phase::Ended(Ending::Cancelled) => "cancelled",
@@ -27,7 +28,10 @@ pub(crate) fn status(task: &Task) -> &'static str {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use longhaul_core::{Caller, Interruption, Lease, LeaseToken, Principal, TaskId, TenantId, Timestamp, WorkerId};
+    use longhaul_core::{
+        Caller, ClientCapabilities, Input, InputState, Interruption, Lease, LeaseToken, Principal, Question, TaskId,
+        TenantId, Timestamp, WorkerId,
+    };
 
     use super::*;
 
@@ -47,7 +51,16 @@ pub(crate) mod tests {
             created_at: Timestamp::from_micros(1_796_029_200_000_000),
             updated_at: Timestamp::from_micros(1_796_029_201_234_999),
             ttl_ms: None,
+            client: ClientCapabilities::default(),
+            inputs: Vec::new(),
         }
+    }
+
+    /// A task that asks one question.
+    pub(crate) fn asking(question: Question) -> Task {
+        let state = InputState::Open { question, until: Timestamp::from_micros(i64::MAX) };
+        let inputs = vec![Input { key: "q-1".into(), state }];
+        Task { client: ClientCapabilities::from_bits(0b1111), inputs, ..task(Phase::Queued) }
     }
 
     #[test]
@@ -68,5 +81,6 @@ pub(crate) mod tests {
         ] {
             assert_eq!(status(&task(phase.clone())), expected, "{phase:?}");
         }
+        assert_eq!(status(&asking(Question::Roots)), "input_required");
     }
 }

@@ -1,16 +1,13 @@
 //! Notifications to clients.
 
 use bytes::Bytes;
-use longhaul_core::{Progress, Task, TaskId};
-use serde::Serialize;
-use serde_json::Number;
-use serde_json::value::RawValue;
+use longhaul_core::{LogMessage, Progress, Task, TaskId};
+use serde_json::json;
 
-use crate::jsonrpc::notification_body;
+use crate::jsonrpc::{append, notification_body};
+use crate::notification;
+use crate::request::Listing;
 use crate::v2025::write::{RelatedMeta, WireTask};
-
-/// Integers beyond this are not told apart by a double.
-const EXACT_INTEGER_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A task has changed. Unlike other messages of a task it names it nowhere else (MCP 2025-11-25,
 /// basic/utilities/tasks, "Task Status Notification").
@@ -21,44 +18,34 @@ pub fn task_status(task: &Task, poll_interval_ms: u64) -> Bytes {
 /// How far a call is, under the token that its caller gave. `None` if it cannot be said in JSON: a progress that is no
 /// number, or a token that is no JSON.
 pub fn progress(token: &[u8], progress: &Progress, task: Option<TaskId>) -> Option<Bytes> {
-    #[derive(Serialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Params<'a> {
-        progress_token: &'a RawValue,
-        progress: Number,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        total: Option<Number>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        message: Option<&'a str>,
-        #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
-        meta: Option<RelatedMeta>,
-    }
-    let params = Params {
-        progress_token: serde_json::from_slice(token).ok()?,
-        progress: number(progress.progress)?,
-        total: progress.total.and_then(number),
-        message: progress.message.as_deref(),
-        meta: task.map(RelatedMeta::of),
-    };
-    Some(notification_body("notifications/progress", &params))
+    notification::progress(token, progress, task.map(RelatedMeta::of))
 }
 
-/// The list of tools has changed.
-pub fn tools_list_changed() -> Bytes {
-    Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#)
+/// Something for the client's log. `None` if its data is no JSON.
+pub fn log(message: &LogMessage) -> Option<Bytes> {
+    notification::log(message)
 }
 
-/// Whole numbers are written without a fraction.
-fn number(value: f64) -> Option<Number> {
-    if value.fract() == 0.0 && value.abs() < EXACT_INTEGER_MAX {
-        return Some(Number::from(value as i64));
-    }
-    Number::from_f64(value)
+/// A list has changed.
+pub fn list_changed(listing: Listing) -> Bytes {
+    let mut out = Vec::with_capacity(128);
+    append(&mut out, &json!({ "jsonrpc": "2.0", "method": notification::list_changed(listing) }));
+    out.into()
+}
+
+/// A resource has changed that the session subscribed to.
+pub fn resource_updated(uri: &str) -> Bytes {
+    notification_body(notification::RESOURCE_UPDATED, &json!({ "uri": uri }))
+}
+
+/// We no longer wait for the answer to this request of ours.
+pub fn cancelled(request_id: &str) -> Bytes {
+    notification_body("notifications/cancelled", &json!({ "requestId": request_id }))
 }
 
 #[cfg(test)]
 mod tests {
-    use longhaul_core::Phase;
+    use longhaul_core::{LogLevel, Phase};
 
     use super::*;
     use crate::v2025::tests::task;
@@ -98,7 +85,44 @@ mod tests {
         assert_eq!(sent.get("id"), None);
         let names: Vec<_> = sent["params"].as_object().unwrap().keys().cloned().collect();
         assert_eq!(names, ["taskId", "status", "createdAt", "lastUpdatedAt", "ttl", "pollInterval"]);
-        let changed: serde_json::Value = serde_json::from_slice(&tools_list_changed()).unwrap();
-        assert_eq!(changed, serde_json::json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" }));
+    }
+
+    #[test]
+    fn each_change_has_its_notification() {
+        for (listing, method) in [
+            (Listing::Tools, "tools"),
+            (Listing::Prompts, "prompts"),
+            (Listing::Resources, "resources"),
+            (Listing::Templates, "resources"),
+        ] {
+            let method = format!("notifications/{method}/list_changed");
+            assert_eq!(list_changed(listing), format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#));
+        }
+        assert_eq!(
+            resource_updated("test://\""),
+            r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"test://\""}}"#
+        );
+        assert_eq!(
+            cancelled("tiq-task-x-1"),
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"tiq-task-x-1"}}"#
+        );
+    }
+
+    #[test]
+    fn a_log_message_says_its_data_as_it_came() {
+        let message = |data: &'static str, logger: Option<&str>| LogMessage {
+            level: LogLevel::Notice,
+            logger: logger.map(str::to_owned),
+            data: Bytes::from_static(data.as_bytes()),
+        };
+        assert_eq!(
+            log(&message(r#"{ "a":1.00 }"#, Some("db"))).unwrap(),
+            r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"notice","logger":"db","data":{ "a":1.00 }}}"#
+        );
+        assert_eq!(
+            log(&message("\"x\"", None)).unwrap(),
+            r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"notice","data":"x"}}"#
+        );
+        assert_eq!(log(&message("{", None)), None);
     }
 }

@@ -1,35 +1,38 @@
-//! Methods and their parameters into neutral requests. Unknown members are ignored everywhere: real clients repeat
-//! some where they do not belong.
+//! Methods and their parameters into neutral requests.
 
-use std::borrow::Cow;
-
-use bytes::Bytes;
-use longhaul_core::TtlWish;
-use longhaul_core::limits::{PROGRESS_TOKEN_BYTES_MAX, TOOL_NAME_BYTES_MAX, cut};
+use longhaul_core::{LogLevel, TtlWish};
 
 use crate::dialect::Dialect;
-use crate::errors::{Denial, code};
+use crate::errors::Denial;
 use crate::json::{self, Object};
 use crate::jsonrpc::{Params, RequestId, RpcError};
-use crate::request::{Call, ClientCapabilities, Hello, Notification, Request, TaskRef, TraceContext, Wants};
+use crate::params::{self, Callable, invalid, object};
+use crate::reply::Features;
+use crate::request::{Call, ClientCapabilities, Hello, Notification, Request, TraceContext, Wants};
 
-/// The longest client name kept, in bytes.
-const CLIENT_NAME_BYTES_MAX: usize = 128;
-
-/// Reads a request. Where tasks are off, or the dialect does not know them, `tasks/*` are unknown methods and
+/// Reads a request. What is not served is an unknown method. Where tasks are off, or the dialect does not know them,
 /// `params.task` is ignored (MCP 2025-11-25, basic/utilities/tasks, "Task Support and Handling").
-pub fn read(dialect: Dialect, method: &str, params: &Params<'_>, tasks_enabled: bool) -> Result<Request, RpcError> {
-    let tasks = tasks_enabled && dialect.has_tasks();
+pub fn read(dialect: Dialect, method: &str, params: &Params<'_>, features: Features) -> Result<Request, RpcError> {
+    let tasks = features.tasks && dialect.has_tasks();
+    if let Some(listing) = params::listing(method, features) {
+        return Ok(Request::List { listing, cursor: params::cursor(dialect, params)? });
+    }
+    if let Some(callable) = Callable::of_method(method, features) {
+        return call(dialect, callable, params, tasks).map(Request::Call);
+    }
     match method {
         "initialize" => hello(params).map(Request::Hello),
         "ping" => Ok(Request::Ping),
-        "tools/list" => Ok(Request::Tools { cursor: cursor(params)? }),
-        "tools/call" => call(params, tasks).map(Request::Call),
-        "tasks/get" if tasks => Ok(Request::Get(task_ref(params)?)),
-        "tasks/result" if tasks => Ok(Request::Result(task_ref(params)?)),
-        "tasks/list" if tasks => Ok(Request::List { cursor: cursor(params)? }),
-        "tasks/cancel" if tasks => Ok(Request::Cancel(task_ref(params)?)),
-        _ => Err(RpcError::new(code::METHOD_NOT_FOUND, "Method not found")),
+        "logging/setLevel" => level(params).map(Request::SetLevel),
+        "resources/subscribe" if features.resources => Ok(Request::Subscribe { uri: params::uri(dialect, params)? }),
+        "resources/unsubscribe" if features.resources => {
+            Ok(Request::Unsubscribe { uri: params::uri(dialect, params)? })
+        }
+        "tasks/get" if tasks => Ok(Request::Get(params::task_ref(params)?)),
+        "tasks/result" if tasks => Ok(Request::Result(params::task_ref(params)?)),
+        "tasks/list" if tasks => Ok(Request::Tasks { cursor: params::cursor(dialect, params)? }),
+        "tasks/cancel" if tasks => Ok(Request::Cancel(params::task_ref(params)?)),
+        _ => Err(Denial::UnknownMethod.reject(dialect).error),
     }
 }
 
@@ -47,58 +50,35 @@ pub fn notification(method: &str, params: &Params<'_>) -> Notification {
 
 /// The trace context in the `_meta` of any request (SEP-414).
 pub fn trace(params: &Params<'_>) -> TraceContext {
-    params.get("_meta").and_then(|meta| Object::read(meta.as_bytes())).map(|meta| trace_in(&meta)).unwrap_or_default()
+    let meta = params.get("_meta").and_then(|meta| Object::read(meta.as_bytes()));
+    meta.map(|meta| params::trace(&meta)).unwrap_or_default()
 }
 
 fn hello(params: &Params<'_>) -> Result<Hello, RpcError> {
-    let version = params
-        .get("protocolVersion")
-        .and_then(json::string)
-        .ok_or_else(|| invalid("protocolVersion must be a string"))?;
-    let capabilities = object(params, "capabilities")?;
-    let client = object(params, "clientInfo")?;
-    let client = client.get("name").and_then(json::string);
-    Ok(Hello {
-        version: version.into_owned(),
-        capabilities: capabilities_in(&capabilities),
-        client: client.map(|name| cut(&name, CLIENT_NAME_BYTES_MAX).to_owned()),
-    })
+    let version = params::text(params, "protocolVersion")?.into_owned();
+    let declared = object(params, "capabilities")?;
+    let mut capabilities = params::capabilities(&declared);
+    if Dialect::negotiate(&version) == Dialect::V2025_06_18 {
+        // That revision knows forms only, and no names of modes.
+        let elicitation_form = declared.get("elicitation").is_some_and(json::is_object);
+        capabilities = ClientCapabilities { elicitation_form, elicitation_url: false, ..capabilities };
+    }
+    Ok(Hello { version, capabilities, client: params::client_name(&object(params, "clientInfo")?) })
 }
 
-fn capabilities_in(declared: &Object<'_>) -> ClientCapabilities {
-    let elicitation = declared.get("elicitation").and_then(|value| Object::read(value.as_bytes()));
-    let mode = |name| elicitation.as_ref().is_some_and(|modes| modes.get(name).is_some());
-    ClientCapabilities {
-        // `elicitation: {}` means forms only (MCP 2025-11-25, client/elicitation, "Capabilities").
-        elicitation_form: mode("form") || elicitation.as_ref().is_some_and(|modes| modes.fields.is_empty()),
-        elicitation_url: mode("url"),
-        sampling: declared.get("sampling").is_some_and(json::is_object),
-        roots: declared.get("roots").is_some_and(json::is_object),
-    }
+fn level(params: &Params<'_>) -> Result<LogLevel, RpcError> {
+    LogLevel::from_name(&params::text(params, "level")?).ok_or_else(|| invalid("level is none of RFC 5424"))
 }
 
-fn call(params: &Params<'_>, tasks: bool) -> Result<Call, RpcError> {
-    let tool = params.get("name").and_then(json::string).ok_or_else(|| invalid("name must be a string"))?;
-    if tool.len() > TOOL_NAME_BYTES_MAX {
-        return Err(Denial::UnknownTool(cut(&tool, TOOL_NAME_BYTES_MAX)).v2025());
-    }
-    let arguments = match params.get("arguments") {
-        None => Bytes::from_static(b"{}"),
-        Some(arguments) if json::is_object(arguments) => Bytes::copy_from_slice(arguments.as_bytes()),
-        Some(_) => return Err(invalid("arguments must be an object")),
-    };
+fn call(dialect: Dialect, callable: Callable, params: &Params<'_>, tasks: bool) -> Result<Call, RpcError> {
+    let (target, arguments) = params::target(dialect, callable, params)?;
     let wants = match params.get("task") {
-        Some(_) if tasks => Wants::Task(ttl(&object(params, "task")?)?),
+        Some(_) if tasks && callable == Callable::Tool => Wants::Task(ttl(&object(params, "task")?)?),
         Some(_) | None => Wants::Inline,
     };
     let meta = object(params, "_meta")?;
-    Ok(Call {
-        tool: tool.into_owned(),
-        arguments,
-        wants,
-        progress_token: progress_token(&meta)?,
-        trace: trace_in(&meta),
-    })
+    let progress_token = params::progress_token(&meta)?;
+    Ok(Call { target, arguments, wants, progress_token, retry: None, trace: params::trace(&meta) })
 }
 
 /// A whole number of milliseconds, however it is written; more than a machine can count is as long as it can.
@@ -117,49 +97,16 @@ fn ttl(task: &Object<'_>) -> Result<TtlWish, RpcError> {
     }
 }
 
-fn progress_token(meta: &Object<'_>) -> Result<Option<Bytes>, RpcError> {
-    match meta.get("progressToken") {
-        None => Ok(None),
-        Some(token) if token.len() > PROGRESS_TOKEN_BYTES_MAX => Err(invalid("_meta.progressToken is too long")),
-        Some(token) if token.starts_with('"') || json::is_integer(token) => {
-            Ok(Some(Bytes::copy_from_slice(token.as_bytes())))
-        }
-        Some(_) => Err(invalid("_meta.progressToken must be a string or an integer")),
-    }
-}
-
-fn trace_in(meta: &Object<'_>) -> TraceContext {
-    let text = |name| meta.get(name).and_then(json::string);
-    TraceContext::new(text("traceparent").as_deref(), text("tracestate").as_deref(), text("baggage").as_deref())
-}
-
-fn task_ref(params: &Params<'_>) -> Result<TaskRef, RpcError> {
-    let id = params.get("taskId").and_then(json::string).ok_or_else(|| invalid("taskId must be a string"))?;
-    Ok(TaskRef { id: id.parse().ok() })
-}
-
-fn cursor(params: &Params<'_>) -> Result<Option<String>, RpcError> {
-    match params.get("cursor").map(json::string) {
-        None => Ok(None),
-        Some(Some(cursor)) if cursor.len() <= crate::seal::TOKEN_BYTES_MAX => Ok(Some(cursor.into_owned())),
-        Some(_) => Err(Denial::BadCursor.v2025()),
-    }
-}
-
-/// An object in `params`; an empty one if it is absent.
-fn object<'a>(params: &Params<'a>, name: &'static str) -> Result<Object<'a>, RpcError> {
-    let text = params.get(name).unwrap_or("{}");
-    Object::read(text.as_bytes()).ok_or_else(|| invalid(format!("{name} must be an object")))
-}
-
-fn invalid(what: impl Into<Cow<'static, str>>) -> RpcError {
-    RpcError::new(code::INVALID_PARAMS, format!("Invalid params: {}", what.into()))
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use longhaul_core::Target;
+    use longhaul_core::limits::{PROGRESS_TOKEN_BYTES_MAX, TOOL_NAME_BYTES_MAX};
+
     use super::*;
     use crate::jsonrpc::{Message, parse};
+    use crate::request::{Listing, TaskRef};
+    use crate::seal::TOKEN_BYTES_MAX;
 
     const NEW: Dialect = Dialect::V2025_11_25;
     const OLD: Dialect = Dialect::V2025_06_18;
@@ -174,7 +121,8 @@ mod tests {
     }
 
     fn read_in(dialect: Dialect, tasks: bool, method: &str, params: &str) -> Result<Request, RpcError> {
-        with_params(params, |params| read(dialect, method, params, tasks))
+        let features = Features { tasks, prompts: true, resources: true, completions: true };
+        with_params(params, |params| read(dialect, method, params, features))
     }
 
     fn call_of(params: &str) -> Result<Call, RpcError> {
@@ -196,7 +144,7 @@ mod tests {
         for (method, request) in [
             ("tasks/get", Request::Get(id)),
             ("tasks/result", Request::Result(id)),
-            ("tasks/list", Request::List { cursor: None }),
+            ("tasks/list", Request::Tasks { cursor: None }),
             ("tasks/cancel", Request::Cancel(id)),
         ] {
             assert_eq!(read_in(NEW, true, method, params), Ok(request));
@@ -222,8 +170,8 @@ mod tests {
             "tasks/destroy",
             "Tools/List",
             "tasks/update",
-            "logging/setLevel",
             "server/discover",
+            "subscriptions/listen",
             "notifications/initialized",
         ] {
             assert_eq!(refused(method, "{}"), (-32601, "Method not found".to_owned()), "{method}");
@@ -282,8 +230,8 @@ mod tests {
     #[test]
     fn a_call_names_its_tool() {
         let name = "a".repeat(TOOL_NAME_BYTES_MAX);
-        assert_eq!(call_of(&format!(r#"{{"name":"{name}"}}"#)).unwrap().tool, name);
-        assert_eq!(call_of(r#"{"name":"\u0061.b"}"#).unwrap().tool, "a.b");
+        assert_eq!(call_of(&format!(r#"{{"name":"{name}"}}"#)).unwrap().target, Target::Tool(name.clone()));
+        assert_eq!(call_of(r#"{"name":"\u0061.b"}"#).unwrap().target, Target::Tool("a.b".into()));
         let (code, message) = refused("tools/call", &format!(r#"{{"name":"{name}b"}}"#));
         assert_eq!((code, message), (-32602, format!("Unknown tool: {name}")));
         for bad in ["{}", r#"{"name":null}"#, r#"{"name":7}"#, r#"{"name":["x"]}"#] {
@@ -324,19 +272,131 @@ mod tests {
 
     #[test]
     fn a_cursor_is_a_string_and_not_too_long() {
-        for method in ["tools/list", "tasks/list"] {
+        for (method, listing) in [
+            ("tools/list", Some(Listing::Tools)),
+            ("prompts/list", Some(Listing::Prompts)),
+            ("resources/list", Some(Listing::Resources)),
+            ("resources/templates/list", Some(Listing::Templates)),
+            ("tasks/list", None),
+        ] {
+            let expected = |cursor| match listing {
+                Some(listing) => Request::List { listing, cursor },
+                None => Request::Tasks { cursor },
+            };
             for (params, cursor) in
                 [("{}", None), (r#"{"cursor":""}"#, Some("")), (r#"{"cursor":"c\u002e"}"#, Some("c."))]
             {
-                let cursor = cursor.map(str::to_owned);
-                let expected =
-                    if method == "tools/list" { Request::Tools { cursor } } else { Request::List { cursor } };
-                assert_eq!(read_in(NEW, true, method, params), Ok(expected));
+                assert_eq!(read_in(NEW, true, method, params), Ok(expected(cursor.map(str::to_owned))));
             }
-            let long = format!(r#"{{"cursor":"{}"}}"#, "a".repeat(crate::seal::TOKEN_BYTES_MAX + 1));
+            let long = format!(r#"{{"cursor":"{}"}}"#, "a".repeat(TOKEN_BYTES_MAX + 1));
             for bad in [r#"{"cursor":7}"#, r#"{"cursor":null}"#, &long] {
                 assert_eq!(refused(method, bad), (-32602, "Invalid cursor".to_owned()));
             }
+        }
+    }
+
+    #[test]
+    fn what_is_not_served_is_an_unknown_method() {
+        let none = Features { tasks: false, prompts: false, resources: false, completions: false };
+        let uri = r#"{"uri":"a:b"}"#;
+        for (method, params, features) in [
+            ("prompts/list", "{}", Features { prompts: true, ..none }),
+            ("prompts/get", r#"{"name":"p"}"#, Features { prompts: true, ..none }),
+            ("resources/list", "{}", Features { resources: true, ..none }),
+            ("resources/templates/list", "{}", Features { resources: true, ..none }),
+            ("resources/read", uri, Features { resources: true, ..none }),
+            ("resources/subscribe", uri, Features { resources: true, ..none }),
+            ("resources/unsubscribe", uri, Features { resources: true, ..none }),
+            (
+                "completion/complete",
+                r#"{"ref":{"type":"ref/prompt","name":"p"},"argument":{"name":"a","value":""}}"#,
+                Features { completions: true, ..none },
+            ),
+        ] {
+            for dialect in [NEW, OLD] {
+                let read = |features| with_params(params, |params| read(dialect, method, params, features));
+                assert!(read(features).is_ok(), "{method}");
+                let others = Features {
+                    tasks: true,
+                    prompts: !features.prompts,
+                    resources: !features.resources,
+                    completions: !features.completions,
+                };
+                assert_eq!(read(others).unwrap_err().code, -32601, "{method}");
+            }
+        }
+        for (method, params) in [("tools/list", "{}"), ("ping", "{}"), ("logging/setLevel", r#"{"level":"info"}"#)] {
+            assert!(with_params(params, |params| read(NEW, method, params, none)).is_ok(), "{method}");
+        }
+    }
+
+    #[test]
+    fn a_call_of_a_prompt_a_resource_or_a_completion_goes_on_as_it_came() {
+        let called = |method, params| match read_in(NEW, true, method, params) {
+            Ok(Request::Call(call)) => {
+                assert_eq!((call.wants, call.retry), (Wants::Inline, None), "only tools make tasks");
+                (call.target, call.arguments)
+            }
+            other => panic!("{other:?}"),
+        };
+        let arguments = Bytes::from_static;
+        for (method, params, expected) in [
+            (
+                "prompts/get",
+                r#"{"name":"p","arguments":{ "a":"b" },"task":{}}"#,
+                (Target::Prompt("p".into()), arguments(br#"{ "a":"b" }"#)),
+            ),
+            ("prompts/get", r#"{"name":"p"}"#, (Target::Prompt("p".into()), arguments(b"{}"))),
+            ("resources/read", r#"{"uri":"a:b","arguments":7}"#, (Target::Resource("a:b".into()), arguments(b"{}"))),
+            (
+                "completion/complete",
+                r#"{"argument":{ "name":"a","value":"x" },"ref":{"type":"ref/prompt","name":"p"}}"#,
+                (Target::CompletePrompt("p".into()), arguments(br#"{"argument":{ "name":"a","value":"x" }}"#)),
+            ),
+            (
+                "completion/complete",
+                r#"{"argument":{"name":"a","value":""},"ref":{"type":"ref/resource","uri":"a:{b}"},"context":{"arguments":{"c":"d"}}}"#,
+                (
+                    Target::CompleteTemplate("a:{b}".into()),
+                    arguments(br#"{"argument":{"name":"a","value":""},"context":{"arguments":{"c":"d"}}}"#),
+                ),
+            ),
+        ] {
+            assert_eq!(called(method, params), expected);
+        }
+        let long = format!(r#"{{"uri":"{}"}}"#, "a".repeat(8193));
+        assert_eq!(refused("resources/read", &long).0, -32002);
+        for (method, bad) in [
+            ("prompts/get", "{}"),
+            ("prompts/get", r#"{"name":"p","arguments":[]}"#),
+            ("resources/read", r#"{"uri":7}"#),
+            ("resources/subscribe", "{}"),
+            ("completion/complete", "{}"),
+            ("completion/complete", r#"{"argument":{"name":"a","value":"x"}}"#),
+            ("completion/complete", r#"{"argument":{"name":"a"},"ref":{"type":"ref/prompt","name":"p"}}"#),
+            ("completion/complete", r#"{"argument":{"name":"a","value":"x"},"ref":{"type":"ref/tool","name":"p"}}"#),
+            ("completion/complete", r#"{"argument":{"name":"a","value":"x"},"ref":{"type":"ref/prompt","uri":"p"}}"#),
+            (
+                "completion/complete",
+                r#"{"argument":{"name":"a","value":"x"},"ref":{"type":"ref/prompt","name":"p"},"context":7}"#,
+            ),
+        ] {
+            assert_eq!(refused(method, bad).0, -32602, "{method} {bad}");
+        }
+    }
+
+    #[test]
+    fn a_session_says_what_it_wants_to_hear() {
+        let uri = || "test://watched".to_owned();
+        for (method, params, request) in [
+            ("resources/subscribe", r#"{"uri":"test://watched"}"#, Request::Subscribe { uri: uri() }),
+            ("resources/unsubscribe", r#"{"uri":"test://watched"}"#, Request::Unsubscribe { uri: uri() }),
+            ("logging/setLevel", r#"{"level":"warning"}"#, Request::SetLevel(LogLevel::Warning)),
+        ] {
+            assert_eq!(read_in(NEW, true, method, params), Ok(request));
+        }
+        for bad in ["{}", r#"{"level":"Warning"}"#, r#"{"level":4}"#] {
+            assert_eq!(refused("logging/setLevel", bad).0, -32602);
         }
     }
 
@@ -367,6 +427,11 @@ mod tests {
             ),
         ] {
             assert_eq!(hello(declared).capabilities, expected, "{declared}");
+        }
+        for declared in [r#"{"elicitation":{}}"#, r#"{"elicitation":{"url":{}}}"#] {
+            let params = format!(r#"{{"protocolVersion":"2025-06-18","capabilities":{declared}}}"#);
+            let Ok(Request::Hello(old)) = read_in(NEW, true, "initialize", &params) else { panic!("{declared}") };
+            assert_eq!(old.capabilities, form, "that revision has forms alone");
         }
         assert_eq!(hello("{}").client.as_deref(), Some("cli"));
         assert_eq!(hello("{}").version, "2025-11-25");

@@ -1,15 +1,15 @@
 //! Neutral replies into bodies.
 
 use bytes::Bytes;
-use chrono::{DateTime, SecondsFormat, Utc};
-use longhaul_core::{Outcome, Task, TaskId, Timestamp};
+use longhaul_core::{Outcome, Target, Task, TaskId};
 use serde::Serialize;
 
 use crate::dialect::Dialect;
-use crate::errors::{Denial, code};
+use crate::errors::{Denial, code, outcome_error};
 use crate::json::{self, Edit, Field, Object};
-use crate::jsonrpc::{RequestId, RpcError, append, error_body, result_body};
-use crate::reply::{Reply, Welcome};
+use crate::jsonrpc::{RequestId, RpcError, append, append_list, error_body, result_body};
+use crate::reply::{Features, Reply, Welcome};
+use crate::time::rfc3339;
 use crate::v2025::{RELATED_TASK, status};
 
 /// About how many bytes a task takes.
@@ -19,95 +19,104 @@ const TASK_BYTES: usize = 256;
 pub fn write(dialect: Dialect, id: &RequestId, reply: &Reply<'_>) -> Bytes {
     match *reply {
         Reply::Hello(welcome) => result_body(id, 512, |out| append(out, &hello(dialect, welcome))),
-        Reply::Pong => result_body(id, 2, |out| out.extend_from_slice(b"{}")),
-        Reply::Tools { tools, next_cursor } => {
-            let size = tools.iter().map(|tool| tool.len() + 1).sum::<usize>() + TASK_BYTES;
+        Reply::Done => result_body(id, 2, |out| out.extend_from_slice(b"{}")),
+        Reply::Page { listing, items, next_cursor } => {
+            let size = items.iter().map(|item| item.len() + 1).sum::<usize>() + TASK_BYTES;
             result_body(id, size, |out| {
-                list(out, "tools", tools, next_cursor, |out, tool| out.extend_from_slice(tool));
+                append_list(out, listing.items(), items, next_cursor, |out, item| out.extend_from_slice(item));
             })
         }
         Reply::Created { task, poll_interval_ms } => result_body(id, 2 * TASK_BYTES, |out| {
             append(out, &Created { task: WireTask::of(task, poll_interval_ms), meta: RelatedMeta::of(task.id) });
         }),
-        Reply::Task { task, poll_interval_ms } => {
+        Reply::Task { task, poll_interval_ms, outcome: _ } | Reply::Cancelled { task, poll_interval_ms } => {
             result_body(id, TASK_BYTES, |out| append(out, &WireTask::of(task, poll_interval_ms)))
         }
         Reply::Tasks { tasks, poll_interval_ms, next_cursor } => {
             result_body(id, (tasks.len() + 1) * TASK_BYTES, |out| {
-                list(out, "tasks", tasks, next_cursor, |out, task| append(out, &WireTask::of(task, poll_interval_ms)));
+                append_list(out, "tasks", tasks, next_cursor, |out, task| {
+                    append(out, &WireTask::of(task, poll_interval_ms))
+                });
             })
         }
-        Reply::TaskOutcome { task, outcome } => outcome_body(id, outcome, Some(task)),
-        Reply::CallOutcome(outcome) => outcome_body(id, outcome, None),
+        // Only tools make tasks.
+        Reply::TaskOutcome { task, outcome } => outcome_body(dialect, id, outcome, Kind::Tool, Some(task)),
+        Reply::CallOutcome { target, outcome } => outcome_body(dialect, id, outcome, Kind::of(target), None),
+        // Not said in sessions.
+        Reply::Discovered(_) | Reply::InputRequired { .. } | Reply::ListenEnded => {
+            error_body(Some(id), &Denial::Fault { trace_id: None }.reject(dialect).error)
+        }
     }
 }
 
-fn outcome_body(id: &RequestId, outcome: &Outcome, task: Option<TaskId>) -> Bytes {
+/// What a result is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Tool,
+    Resource,
+    Other,
+}
+
+impl Kind {
+    const fn of(target: &Target) -> Self {
+        match target {
+            Target::Tool(_) => Self::Tool,
+            Target::Resource(_) => Self::Resource,
+            Target::Prompt(_) | Target::CompletePrompt(_) | Target::CompleteTemplate(_) => Self::Other,
+        }
+    }
+}
+
+fn outcome_body(dialect: Dialect, id: &RequestId, outcome: &Outcome, kind: Kind, task: Option<TaskId>) -> Bytes {
     let error = match outcome {
         Outcome::Result { body, .. } => match Object::read(body) {
             Some(result) => {
-                return result_body(id, body.len() + TASK_BYTES, |out| call_result(out, &result, task));
+                return result_body(id, body.len() + TASK_BYTES, |out| call_result(out, &result, kind, task));
             }
-            None => Denial::Fault { trace_id: None }.v2025(),
+            None => Denial::Fault { trace_id: None }.reject(dialect).error,
         },
-        Outcome::Error(error) => error.into(),
+        Outcome::Error(error) => outcome_error(dialect, error),
         Outcome::Interrupted(why) => RpcError::new(code::INTERNAL, why.sentence()),
         Outcome::Cancelled => RpcError::new(code::CANCELLED, "Task was cancelled"),
     };
     error_body(Some(id), &error)
 }
 
-/// A result as it came, but for what this revision cannot express (`structuredContent` is an object in its schema), and
-/// with the task named in its `_meta`.
-fn call_result(out: &mut Vec<u8>, result: &Object<'_>, task: Option<TaskId>) {
+/// A result as it came, but for what this revision does not know: `structuredContent` is an object in its schema, and
+/// results have no type and no freshness. With the task named in its `_meta`.
+fn call_result(out: &mut Vec<u8>, result: &Object<'_>, kind: Kind, task: Option<TaskId>) {
     let has_meta = result.get("_meta").is_some();
     let related = task.map(|task| format!(r#"{{"taskId":"{task}"}}"#));
     let edit = |field: &Field<'_>| match (&*field.name, &related) {
-        ("structuredContent", _) if !json::is_object(field.value) => Edit::Drop,
+        ("structuredContent", _) if kind == Kind::Tool && !json::is_object(field.value) => Edit::Drop,
+        ("resultType", _) => Edit::Drop,
+        ("ttlMs" | "cacheScope", _) if kind == Kind::Resource => Edit::Drop,
         ("_meta", Some(related)) => Edit::Set(meta_with(field.value, related)),
         _ => Edit::Keep,
     };
     let meta = related.as_ref().filter(|_| !has_meta).map(|related| meta_with("{}", related));
-    result.rewrite(out, edit, meta.as_deref().map(|meta| ("_meta", meta)));
+    result.rewrite(out, edit, meta.as_deref().map(|meta| ("_meta", meta)).as_slice());
 }
 
-/// A `_meta` with the task named in it.
+/// A `_meta` with the task named in it. One that is not an object is against the schema, and nothing in it can be kept
+/// beside the task's name.
 fn meta_with(meta: &str, related: &str) -> String {
-    // One that is not an object is against the schema, and nothing in it can be kept beside the task's name.
-    let Some(meta) = Object::read(meta.as_bytes()) else { return meta_with("{}", related) };
-    let edit = |field: &Field<'_>| if field.name == RELATED_TASK { Edit::Drop } else { Edit::Keep };
-    let mut out = Vec::new();
-    meta.rewrite(&mut out, edit, Some((RELATED_TASK, related)));
-    String::from_utf8(out).expect("invariant: made of strings")
-}
-
-fn list<T>(
-    out: &mut Vec<u8>,
-    name: &str,
-    items: &[T],
-    next_cursor: Option<&str>,
-    mut item: impl FnMut(&mut Vec<u8>, &T),
-) {
-    out.extend_from_slice(b"{\"");
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b"\":[");
-    for (at, one) in items.iter().enumerate() {
-        if at > 0 {
-            out.push(b',');
-        }
-        item(out, one);
-    }
-    out.push(b']');
-    if let Some(cursor) = next_cursor {
-        out.extend_from_slice(b",\"nextCursor\":");
-        append(out, &cursor);
-    }
-    out.push(b'}');
+    json::with_member(meta, RELATED_TASK, related)
 }
 
 fn hello(dialect: Dialect, welcome: Welcome<'_>) -> impl Serialize {
-    let mut capabilities = serde_json::json!({ "tools": { "listChanged": welcome.tools_list_changed } });
-    if welcome.tasks && dialect.has_tasks() {
+    let Features { tasks, prompts, resources, completions } = welcome.features;
+    let mut capabilities = serde_json::json!({ "tools": { "listChanged": true }, "logging": {} });
+    if prompts {
+        capabilities["prompts"] = serde_json::json!({ "listChanged": true });
+    }
+    if resources {
+        capabilities["resources"] = serde_json::json!({ "subscribe": true, "listChanged": true });
+    }
+    if completions {
+        capabilities["completions"] = serde_json::json!({});
+    }
+    if tasks && dialect.has_tasks() {
         capabilities["tasks"] =
             serde_json::json!({ "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } });
     }
@@ -186,18 +195,13 @@ impl WireTask {
     }
 }
 
-fn rfc3339(moment: Timestamp) -> String {
-    DateTime::from_timestamp_micros(moment.as_micros())
-        .unwrap_or(DateTime::<Utc>::MAX_UTC)
-        .to_rfc3339_opts(SecondsFormat::Millis, true)
-}
-
 #[cfg(test)]
 mod tests {
-    use longhaul_core::{CallError, Ending, Interruption, Phase};
+    use longhaul_core::{CallError, Ending, Interruption, Phase, Question};
 
     use super::*;
-    use crate::v2025::tests::task;
+    use crate::request::Listing;
+    use crate::v2025::tests::{asking, task};
 
     const TASK: &str = "aaaaaaaaaaaaaaaaaaaaaaaaab";
     const NEW: Dialect = Dialect::V2025_11_25;
@@ -210,11 +214,13 @@ mod tests {
     /// What a result becomes, of a call and of a task.
     fn results(body: &str) -> [String; 2] {
         let outcome = Outcome::Result { is_error: false, body: Bytes::copy_from_slice(body.as_bytes()) };
-        let task = TaskId::from_random(1);
-        [Reply::CallOutcome(&outcome), Reply::TaskOutcome { task, outcome: &outcome }].map(|reply| {
-            let sent = sent(&reply);
-            sent.strip_prefix(r#"{"jsonrpc":"2.0","id":7,"result":"#).unwrap().strip_suffix('}').unwrap().to_owned()
-        })
+        let (task, target) = (TaskId::from_random(1), Target::Tool("x".into()));
+        [Reply::CallOutcome { target: &target, outcome: &outcome }, Reply::TaskOutcome { task, outcome: &outcome }].map(
+            |reply| {
+                let sent = sent(&reply);
+                sent.strip_prefix(r#"{"jsonrpc":"2.0","id":7,"result":"#).unwrap().strip_suffix('}').unwrap().to_owned()
+            },
+        )
     }
 
     fn related() -> String {
@@ -266,9 +272,11 @@ mod tests {
 
     #[test]
     fn other_outcomes_are_errors() {
+        let missing = CallError { code: -32021, message: "m".into(), data: None };
         let error = CallError { code: -32042, message: "m".into(), data: Some(Bytes::from_static(b"{\"a\": 1.0}")) };
         let cases = [
             (Outcome::Error(error), r#"{"code":-32042,"message":"m","data":{"a": 1.0}}"#),
+            (Outcome::Error(missing), r#"{"code":-32602,"message":"m"}"#),
             (Outcome::Cancelled, r#"{"code":-31499,"message":"Task was cancelled"}"#),
             (
                 Outcome::Interrupted(Interruption::WorkerLost),
@@ -285,14 +293,14 @@ mod tests {
         ];
         for (outcome, error) in &cases {
             let expected = format!(r#"{{"jsonrpc":"2.0","id":7,"error":{error}}}"#);
-            assert_eq!(sent(&Reply::CallOutcome(outcome)), expected);
+            assert_eq!(sent(&Reply::CallOutcome { target: &Target::Prompt("p".into()), outcome }), expected);
             assert_eq!(sent(&Reply::TaskOutcome { task: TaskId::from_random(1), outcome }), expected);
         }
     }
 
     #[test]
     fn a_task_says_what_the_schema_asks_for() {
-        let working = sent(&Reply::Task { task: &task(Phase::Queued), poll_interval_ms: 1000 });
+        let working = sent(&Reply::Task { task: &task(Phase::Queued), outcome: None, poll_interval_ms: 1000 });
         let times = r#""createdAt":"2026-11-30T09:00:00.000Z","lastUpdatedAt":"2026-11-30T09:00:01.234Z","ttl":null"#;
         let expected = format!(r#"{{"taskId":"{TASK}","status":"working",{times},"pollInterval":1000}}"#);
         assert_eq!(working, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{expected}}}"#));
@@ -300,7 +308,7 @@ mod tests {
         let mut failed = task(Phase::Ended(Ending::Result { is_error: true }));
         let message = |task: &Task| {
             let sent: serde_json::Value =
-                serde_json::from_str(&sent(&Reply::Task { task, poll_interval_ms: 1000 })).unwrap();
+                serde_json::from_str(&sent(&Reply::Task { task, outcome: None, poll_interval_ms: 1000 })).unwrap();
             assert_eq!(sent["result"].get("pollInterval"), None, "nothing more comes");
             sent["result"]["statusMessage"].as_str().map(str::to_owned)
         };
@@ -311,25 +319,77 @@ mod tests {
     }
 
     #[test]
-    fn no_moment_is_beyond_writing() {
-        for micros in [i64::MIN, -1, 0, i64::MAX] {
-            assert!(rfc3339(Timestamp::from_micros(micros)).ends_with('Z'));
-        }
+    fn a_task_that_asks_requires_input() {
+        let task = asking(Question::Roots);
+        let sent = sent(&Reply::Task { task: &task, outcome: None, poll_interval_ms: 1000 });
+        assert!(sent.contains(r#""status":"input_required""#) && sent.contains(r#""pollInterval":1000"#), "{sent}");
     }
 
     #[test]
-    fn only_the_dialect_with_tasks_offers_them() {
-        let offered = |dialect, tasks| {
-            let welcome = Welcome { name: "n", version: "1", instructions: None, tools_list_changed: true, tasks };
+    fn what_the_other_era_says_of_results_is_dropped() {
+        let sent_for = |target: Target, body: &'static str| {
+            let outcome = Outcome::Result { is_error: false, body: Bytes::from_static(body.as_bytes()) };
+            let sent = sent(&Reply::CallOutcome { target: &target, outcome: &outcome });
+            sent.strip_prefix(r#"{"jsonrpc":"2.0","id":7,"result":"#).unwrap().strip_suffix('}').unwrap().to_owned()
+        };
+        let body = r#"{"resultType":"complete","contents":[],"ttlMs":5,"structuredContent":1,"cacheScope":"public"}"#;
+        assert_eq!(sent_for(Target::Resource("a:b".into()), body), r#"{"contents":[],"structuredContent":1}"#);
+        assert_eq!(
+            sent_for(Target::Tool("x".into()), body),
+            r#"{"contents":[],"ttlMs":5,"cacheScope":"public"}"#,
+            "of a tool it may be anything"
+        );
+        let prompt = r#"{"messages":[ ],"description":"d" }"#;
+        assert_eq!(sent_for(Target::Prompt("p".into()), prompt), prompt);
+        let completion = r#"{"completion":{"values":["a"],"hasMore":false}}"#;
+        assert_eq!(sent_for(Target::CompletePrompt("p".into()), completion), completion);
+    }
+
+    #[test]
+    fn a_page_names_its_items_by_their_kind() {
+        let items = [Bytes::from_static(b"{ }"), Bytes::from_static(b"{\"a\":1}")];
+        for (listing, name) in [
+            (Listing::Tools, "tools"),
+            (Listing::Prompts, "prompts"),
+            (Listing::Resources, "resources"),
+            (Listing::Templates, "resourceTemplates"),
+        ] {
+            let page = sent(&Reply::Page { listing, items: &items, next_cursor: Some("c\"") });
+            let expected = format!(r#"{{"{name}":[{{ }},{{"a":1}}],"nextCursor":"c\""}}"#);
+            assert_eq!(page, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{expected}}}"#));
+            let page = sent(&Reply::Page { listing, items: &[], next_cursor: None });
+            assert_eq!(page, format!(r#"{{"jsonrpc":"2.0","id":7,"result":{{"{name}":[]}}}}"#));
+        }
+        assert_eq!(sent(&Reply::Done), r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+    }
+
+    #[test]
+    fn only_what_is_served_is_offered_and_tasks_only_where_they_are_known() {
+        let offered = |dialect, features| {
+            let welcome = Welcome { name: "n", version: "1", instructions: None, features };
             let id = RequestId::from_json("\"a\"").unwrap();
             let sent: serde_json::Value = serde_json::from_slice(&write(dialect, &id, &Reply::Hello(welcome))).unwrap();
             assert_eq!(sent["id"], "a");
             assert_eq!(sent["result"]["protocolVersion"], dialect.version());
             assert_eq!(sent["result"].get("instructions"), None);
-            sent["result"]["capabilities"].get("tasks").is_some()
+            sent["result"]["capabilities"].as_object().unwrap().keys().cloned().collect::<Vec<_>>()
         };
-        assert!(offered(NEW, true));
-        assert!(!offered(NEW, false));
-        assert!(!offered(Dialect::V2025_06_18, true));
+        let all = Features { tasks: true, prompts: true, resources: true, completions: true };
+        let none = Features { tasks: false, prompts: false, resources: false, completions: false };
+        assert_eq!(offered(NEW, all), ["tools", "logging", "prompts", "resources", "completions", "tasks"]);
+        assert_eq!(offered(NEW, none), ["tools", "logging"]);
+        let old = Dialect::V2025_06_18;
+        assert_eq!(offered(old, all), ["tools", "logging", "prompts", "resources", "completions"]);
+    }
+
+    #[test]
+    fn what_sessions_do_not_say_is_a_fault() {
+        let features = Features { tasks: true, prompts: false, resources: false, completions: false };
+        let welcome = Welcome { name: "n", version: "1", instructions: None, features };
+        for reply in
+            [Reply::Discovered(welcome), Reply::InputRequired { requests: &[], state: "s" }, Reply::ListenEnded]
+        {
+            assert!(sent(&reply).contains(r#""error":{"code":-32603"#), "{reply:?}");
+        }
     }
 }

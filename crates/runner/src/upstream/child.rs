@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use longhaul_core::Progress;
 use longhaul_core::limits::cut;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, KillOnDrop, ProcessGroup};
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, Command};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::Fault;
+use super::ears::{Back, Ears};
 use super::lines::{Line, Lines};
 use crate::wire::{self, Answer, Hello, Incoming};
 
@@ -34,30 +34,26 @@ const SIGTERM: i32 = 15;
 pub(super) struct Child {
     outgoing: mpsc::Sender<Bytes>,
     waiting: Arc<Waiting>,
+    pub(super) ears: Arc<Ears>,
     /// Cancelled when the server has stopped, or is to stop.
     pub(super) closed: CancellationToken,
 }
 
 /// The requests without an answer; none are taken once the server has stopped. There are no more than the worker runs
 /// calls at once.
-struct Waiting(Mutex<Option<HashMap<u64, Request>>>);
-
-struct Request {
-    answer: oneshot::Sender<Result<Answer, Fault>>,
-    progress: Option<mpsc::Sender<Progress>>,
-}
+struct Waiting(Mutex<Option<HashMap<u64, oneshot::Sender<Result<Answer, Fault>>>>>);
 
 impl Child {
-    /// Starts a server. `changed` is told when its tools are no longer what they were.
+    /// Starts a server.
     pub(super) fn start(
-        name: Arc<str>,
+        ears: Arc<Ears>,
         argv: &[String],
         env: &[(OsString, OsString)],
         cwd: Option<&Path>,
         message_bytes_max: usize,
-        changed: Arc<Notify>,
         tasks: &TaskTracker,
     ) -> std::io::Result<Self> {
+        let name = ears.upstream.clone();
         let (program, arguments) = argv.split_first().expect("invariant: the config has a program");
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(env.iter().map(|(name, value)| (name, value)));
@@ -75,11 +71,13 @@ impl Child {
         let (outgoing, queue) = mpsc::channel(OUTGOING_MAX);
         let waiting = Arc::new(Waiting(Mutex::new(Some(HashMap::new()))));
         let closed = CancellationToken::new();
-        let child = Self { outgoing: outgoing.clone(), waiting: waiting.clone(), closed: closed.clone() };
+        let child =
+            Self { outgoing: outgoing.clone(), waiting: waiting.clone(), ears: ears.clone(), closed: closed.clone() };
         let mut log = AbortOnDropHandle::new(tasks.spawn(log(name.clone(), stderr)));
+        let back = Back::Line(outgoing);
         tasks.spawn(async move {
             let why = tokio::select! {
-                why = receive(Lines::new(stdout, message_bytes_max), &waiting, &changed, &outgoing) => why,
+                why = receive(Lines::new(stdout, message_bytes_max), &waiting, &ears, &back) => why,
                 why = send(stdin, queue) => why,
                 () = closed.cancelled() => "we are done with it",
             };
@@ -95,23 +93,18 @@ impl Child {
     }
 
     /// Introduces us.
-    pub(super) async fn hello(&self, id: u64) -> Result<Hello, Fault> {
-        let result = self.request(id, wire::hello(id), None).await?.map_err(|error| Fault::refused(&error))?;
+    pub(super) async fn initialize(&self, id: u64) -> Result<Hello, Fault> {
+        let result = self.request(id, wire::initialize(id)).await?.map_err(|error| Fault::refused(&error))?;
         let hello = wire::read_hello(&result).map_err(Fault::Odd)?;
         self.notify(wire::initialized());
         Ok(hello)
     }
 
     /// Sends a request and waits for its answer.
-    pub(super) async fn request(
-        &self,
-        id: u64,
-        body: Bytes,
-        progress: Option<mpsc::Sender<Progress>>,
-    ) -> Result<Answer, Fault> {
+    pub(super) async fn request(&self, id: u64, body: Bytes) -> Result<Answer, Fault> {
         let (answer, answered) = oneshot::channel();
         match &mut *self.waiting.lock() {
-            Some(waiting) => waiting.insert(id, Request { answer, progress }),
+            Some(waiting) => waiting.insert(id, answer),
             None => return Err(Fault::Stopped),
         };
         self.outgoing.send(body).await.map_err(|_| Fault::Stopped)?;
@@ -133,17 +126,13 @@ impl Child {
 }
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, Request>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, oneshot::Sender<Result<Answer, Fault>>>>> {
         // Nothing panics with the lock held, and the map is whole at every step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remove(&self, id: u64) -> Option<Request> {
+    fn remove(&self, id: u64) -> Option<oneshot::Sender<Result<Answer, Fault>>> {
         self.lock().as_mut()?.remove(&id)
-    }
-
-    fn progress(&self, id: u64) -> Option<mpsc::Sender<Progress>> {
-        self.lock().as_ref()?.get(&id)?.progress.clone()
     }
 }
 
@@ -151,16 +140,16 @@ impl Waiting {
 async fn receive(
     mut lines: Lines<impl AsyncRead + Unpin>,
     waiting: &Waiting,
-    changed: &Notify,
-    outgoing: &mpsc::Sender<Bytes>,
+    ears: &Ears,
+    back: &Back,
 ) -> &'static str {
     loop {
         let line = match lines.next().await {
             Ok(Some(Line::Whole(line))) => line,
             Ok(Some(Line::Oversized { head, tail })) => match wire::id_of_oversized(&head, &tail) {
                 Some(id) => {
-                    if let Some(request) = waiting.remove(id) {
-                        let _ = request.answer.send(Err(Fault::TooLarge));
+                    if let Some(answer) = waiting.remove(id) {
+                        let _ = answer.send(Err(Fault::TooLarge));
                     }
                     continue;
                 }
@@ -172,21 +161,11 @@ async fn receive(
         };
         match wire::read(&line) {
             Some(Incoming::Answer { id: Some(id), answer }) => {
-                if let Some(request) = waiting.remove(id) {
-                    let _ = request.answer.send(Ok(answer));
+                if let Some(waits) = waiting.remove(id) {
+                    let _ = waits.send(Ok(answer));
                 }
             }
-            Some(Incoming::Progress { id, progress }) => {
-                if let Some(sender) = waiting.progress(id) {
-                    // A full queue means that the call is busy with newer news than anybody needs.
-                    let _ = sender.try_send(progress);
-                }
-            }
-            Some(Incoming::ToolsChanged) => changed.notify_one(),
-            Some(Incoming::Request { reply }) => {
-                let _ = outgoing.try_send(reply);
-            }
-            Some(Incoming::Answer { id: None, .. } | Incoming::Other) => {}
+            Some(said) => ears.hear(said, None, back),
             // Some servers write other things to their output, against the specification.
             None => tracing::debug!(bytes = line.len(), "a line that is no message"),
         }

@@ -1,4 +1,5 @@
-//! A server that is reached over Streamable HTTP (MCP 2025-11-25, basic/transports).
+//! A server that is reached over Streamable HTTP (MCP 2025-11-25, basic/transports; MCP 2026-07-28,
+//! basic/transports/streamable-http).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,14 +7,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use longhaul_core::Progress;
 use reqwest::{Client, RequestBuilder, Response, Url, redirect};
-use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Fault;
+use super::ears::{Back, Changes, Ears, WORD_TIMEOUT};
 use super::sse::Events;
 use crate::wire::{self, Answer, Hello, Incoming};
 
@@ -26,8 +27,6 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a silent connection is probed: a call may wait for hours on one.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// For what has no answer: notifications, replies, the end of a session.
-const WORD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Notifications and replies on their way at once.
 const WORDS_MAX: usize = 64;
 /// The longest session id that is taken.
@@ -43,7 +42,7 @@ pub(super) struct Endpoint {
     /// Held while a new session is made, so that many calls that lost theirs make one.
     renewing: tokio::sync::Mutex<()>,
     renewed: Notify,
-    changed: Arc<Notify>,
+    pub(super) ears: Arc<Ears>,
     tasks: TaskTracker,
     words: Arc<Semaphore>,
     /// Cancelled when the server is given up.
@@ -59,12 +58,12 @@ struct Session {
 }
 
 impl Endpoint {
-    /// An endpoint, not yet spoken to. `changed` is told when its tools are no longer what they were.
+    /// An endpoint, not yet spoken to.
     pub(super) fn new(
         url: &Url,
         headers: &HeaderMap,
         message_bytes_max: usize,
-        changed: Arc<Notify>,
+        ears: Arc<Ears>,
         tasks: &TaskTracker,
     ) -> Result<Self, Fault> {
         // Redirects would carry the configured headers to somebody else.
@@ -78,7 +77,7 @@ impl Endpoint {
             session: Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
             renewed: Notify::new(),
-            changed,
+            ears,
             tasks: tasks.clone(),
             words: Arc::new(Semaphore::new(WORDS_MAX)),
             closed: CancellationToken::new(),
@@ -86,16 +85,16 @@ impl Endpoint {
     }
 
     /// Starts a session.
-    pub(super) async fn hello(&self, id: u64) -> Result<Hello, Fault> {
+    pub(super) async fn initialize(&self, id: u64) -> Result<Hello, Fault> {
         let _renewing = self.renewing.lock().await;
         self.start(id).await
     }
 
     async fn start(&self, id: u64) -> Result<Hello, Fault> {
         let none = Session::default();
-        let response = self.post(&none, wire::hello(id)).await?;
+        let response = self.post(&none, wire::initialize(id)).await?;
         let session_id = response.headers().get(SESSION).cloned();
-        let result = self.answer(id, &none, response, None).await?.map_err(|error| Fault::refused(&error))?;
+        let result = self.answer(id, &none, response).await?.map_err(|error| Fault::refused(&error))?;
         let hello = wire::read_hello(&result).map_err(Fault::Odd)?;
         let mut headers = HeaderMap::new();
         if let Some(mut session_id) = session_id {
@@ -113,25 +112,28 @@ impl Endpoint {
         Ok(hello)
     }
 
-    /// Sends a request and waits for its answer.
-    pub(super) async fn request(
-        &self,
-        id: u64,
-        body: Bytes,
-        progress: Option<mpsc::Sender<Progress>>,
-    ) -> Result<Answer, Fault> {
+    /// Sends a request in the session and waits for its answer.
+    pub(super) async fn request(&self, id: u64, body: Bytes) -> Result<Answer, Fault> {
         let session = self.session();
         let response = self.post(&session, body.clone()).await?;
-        match self.answer(id, &session, response, progress.as_ref()).await {
+        match self.answer(id, &session, response).await {
             // The server has not looked at the request, so that it may be sent again; once is enough.
             Err(Fault::SessionLost) => {
                 self.renew(session.number).await?;
                 let session = self.session();
                 let response = self.post(&session, body).await?;
-                self.answer(id, &session, response, progress.as_ref()).await
+                self.answer(id, &session, response).await
             }
             other => other,
         }
+    }
+
+    /// Sends a request of 2026-07-28 and waits for its answer; its headers say everything that a session would.
+    pub(super) async fn request_alone(&self, id: u64, body: Bytes, mut headers: HeaderMap) -> Result<Answer, Fault> {
+        headers.insert(VERSION, HeaderValue::from_static(wire::MODERN_VERSION));
+        let alone = Session { number: 0, headers };
+        let response = self.post(&alone, body).await?;
+        self.answer(id, &alone, response).await
     }
 
     /// Makes a new session in place of the lost one, unless somebody has.
@@ -141,45 +143,46 @@ impl Endpoint {
             tracing::info!(host = self.url.host_str(), "the upstream server no longer knows the session");
             self.start(super::next_id()).await?;
             self.renewed.notify_one();
-            self.changed.notify_one();
+            self.ears.changes.mark(Changes::SESSION | Changes::LISTS);
         }
         Ok(())
     }
 
-    /// Sends a notification or a reply, in its own time.
+    /// Sends a notification, in its own time.
     pub(super) fn notify(&self, body: Bytes) {
-        // More than that are the work of a server that asks without end.
-        let Ok(permit) = self.words.clone().try_acquire_owned() else { return };
-        let request = self.builder(&self.session(), body).timeout(WORD_TIMEOUT);
-        self.tasks.spawn(async move {
-            if let Err(error) = request.send().await {
-                tracing::debug!(error = %error.without_url(), "a word to the upstream server was lost");
-            }
-            drop(permit);
-        });
+        self.back(&self.session()).say(body);
     }
 
-    /// Listens to what the server says of its own accord, until the server is given up.
+    /// The way back to the server, in a session.
+    fn back(&self, session: &Session) -> Back {
+        let request = Arc::new(self.builder(session));
+        Back::Post { request, words: self.words.clone(), tasks: self.tasks.clone() }
+    }
+
+    /// Listens to what the server says of its own accord in its session, until the server is given up.
     pub(super) async fn listen(self: Arc<Self>) {
         let mut pauses = super::Backoff::new();
         let closed = self.closed.clone();
         let listening = async {
             loop {
                 let session = self.session();
+                let since = Instant::now();
                 match self.hear(&session).await {
                     // Not in this session, at least.
                     Ok(Heard::Declined(status)) => {
                         if status != StatusCode::METHOD_NOT_ALLOWED {
-                            self.changed.notify_one();
+                            self.ears.changes.mark(Changes::LISTS);
                         }
                         self.renewed.notified().await;
                     }
                     Ok(Heard::Ended) => {}
                     Err(error) => tracing::debug!(%error, "the upstream server's stream broke"),
                 }
+                // One that ends as soon as it is there brings no news either way.
+                let missed = if since.elapsed() > super::PAUSE_MAX { Changes::MISSED } else { 0 };
                 pauses.wait().await;
                 // What changed while nobody listened is found by looking.
-                self.changed.notify_one();
+                self.ears.changes.mark(missed | Changes::LISTS);
             }
         };
         closed.run_until_cancelled(listening).await;
@@ -199,16 +202,17 @@ impl Endpoint {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn builder(&self, session: &Session, body: Bytes) -> RequestBuilder {
+    fn builder(&self, session: &Session) -> RequestBuilder {
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).headers(session.headers.clone());
-        request.header(ACCEPT, EITHER).header(CONTENT_TYPE, JSON).body(body)
+        request.header(ACCEPT, EITHER).header(CONTENT_TYPE, JSON)
     }
 
     async fn post(&self, session: &Session, body: Bytes) -> Result<Response, Fault> {
-        self.builder(session, body).send().await.map_err(|error| {
+        let request = self.builder(session).body(body);
+        request.send().await.map_err(|error| {
             if error.is_connect() {
                 // It may be away for longer: look.
-                self.changed.notify_one();
+                self.ears.changes.mark(Changes::LISTS);
                 Fault::Unreachable
             } else {
                 Fault::stopped(&error)
@@ -223,22 +227,18 @@ impl Endpoint {
     }
 
     /// Reads the answer to request `id` out of a response, and what comes before it.
-    async fn answer(
-        &self,
-        id: u64,
-        session: &Session,
-        mut response: Response,
-        progress: Option<&mpsc::Sender<Progress>>,
-    ) -> Result<Answer, Fault> {
+    async fn answer(&self, id: u64, session: &Session, mut response: Response) -> Result<Answer, Fault> {
         let status = response.status();
         if status.is_success() && is_event_stream(&response) {
+            let back = self.back(session);
             let mut events = Events::new(self.message_bytes_max);
             while let Some(chunk) = response.chunk().await.map_err(|error| Fault::stopped(&error))? {
                 events.push(&chunk);
                 while let Some(data) = events.next().map_err(|_| Fault::TooLarge)? {
-                    match self.take(&data, progress) {
-                        Some((answered, answer)) if answered == Some(id) => return Ok(answer),
-                        _ => {}
+                    match wire::read(&data) {
+                        Some(Incoming::Answer { id: answered, answer }) if answered == Some(id) => return Ok(answer),
+                        Some(said) => self.ears.hear(said, Some(id), &back),
+                        None => tracing::debug!(bytes = data.len(), "an event that is no message"),
                     }
                 }
             }
@@ -266,21 +266,6 @@ impl Endpoint {
         }
     }
 
-    /// Acts on a message; an answer is handed back.
-    fn take(&self, data: &Bytes, progress: Option<&mpsc::Sender<Progress>>) -> Option<(Option<u64>, Answer)> {
-        match wire::read(data)? {
-            Incoming::Answer { id, answer } => return Some((id, answer)),
-            Incoming::Progress { progress: news, .. } => {
-                // A full queue means that the call is busy with newer news than anybody needs.
-                let _ = progress.map(|sender| sender.try_send(news));
-            }
-            Incoming::ToolsChanged => self.changed.notify_one(),
-            Incoming::Request { reply } => self.notify(reply),
-            Incoming::Other => {}
-        }
-        None
-    }
-
     async fn hear(&self, session: &Session) -> Result<Heard, Fault> {
         let request = self.client.get(self.url.clone()).headers(self.headers.clone()).headers(session.headers.clone());
         let mut response = request.header(ACCEPT, EVENTS).send().await.map_err(|error| Fault::stopped(&error))?;
@@ -291,11 +276,14 @@ impl Endpoint {
         if !status.is_success() {
             return Err(Fault::status(status));
         }
+        let back = self.back(session);
         let mut events = Events::new(self.message_bytes_max);
         while let Some(chunk) = response.chunk().await.map_err(|error| Fault::stopped(&error))? {
             events.push(&chunk);
             while let Some(data) = events.next().map_err(|_| Fault::TooLarge)? {
-                self.take(&data, None);
+                if let Some(said) = wire::read(&data) {
+                    self.ears.hear(said, None, &back);
+                }
             }
         }
         Ok(Heard::Ended)

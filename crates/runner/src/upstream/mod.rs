@@ -1,66 +1,85 @@
 //! One upstream MCP server: connected to, listened to, and connected to again when it was lost.
 
 mod child;
+mod ears;
 mod endpoint;
 mod lines;
+mod lists;
 mod sse;
+mod watching;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use longhaul_core::limits::{MESSAGE_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, cut};
-use longhaul_core::{CallError, Progress};
-use tokio::sync::{Notify, mpsc, watch};
+use longhaul_core::{CallError, ClientCapabilities};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Reach;
-use crate::wire::{self, Answer, Listed};
+use crate::config::{Reach, Speaks};
+use crate::wire::{self, Answer, Discovered, Era, Hello, InputRequired, Meta, Modern, Request};
 use child::Child;
+use ears::{Calls, Changes, Ears};
 use endpoint::Endpoint;
+
+pub(crate) use ears::{Asked, NEWS_MAX, News};
+pub(crate) use lists::{LISTED_MAX, Offer};
 
 /// The largest message that is taken from a server, however small a result must be: lists of tools are messages too.
 const MESSAGE_BYTES_LEAST: usize = PAYLOAD_BYTES_MAX + MESSAGE_OVERHEAD_BYTES;
 /// A server may install itself when it starts.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(60);
-/// For each page of tools.
+/// How long a server may take to say that it is of 2026-07-28; older ones need not answer at all.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For each page of a list, and for what else is asked beside calls.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pages of tools of one server.
-const PAGES_MAX: usize = 100;
-/// Tools of one server, and of all together: a worker has no more.
-pub(crate) const TOOLS_MAX: usize = 1000;
 /// How long a call waits for a server that is being started again.
 const RETURN_WAIT: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// Hears, by its URI upstream, of each resource that has changed.
+pub(crate) type Updated = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// An upstream server.
 pub(crate) struct Upstream {
     pub(crate) name: Arc<str>,
     reach: Reach,
+    speaks: Speaks,
+    /// The last server stopped when it was asked whether it is of 2026-07-28.
+    is_shy: AtomicBool,
     /// The largest message that is taken from it.
     message_bytes_max: usize,
     link: watch::Sender<State>,
-    tools: watch::Sender<Arc<Vec<Listed>>>,
+    offer: watch::Sender<Arc<Offer>>,
+    /// The resources that somebody watches, by their URIs upstream.
+    watched: watch::Sender<BTreeSet<String>>,
+    updated: Updated,
     tasks: TaskTracker,
 }
 
 #[derive(Clone)]
 enum State {
-    Up(Link),
+    Up(Arc<Link>),
     /// Not there, and why.
     Down(String),
 }
 
-/// A connection.
+/// A connection to a server that has introduced itself.
+struct Link {
+    carrier: Carrier,
+    hello: Hello,
+}
+
 #[derive(Clone)]
-enum Link {
+enum Carrier {
     Child(Arc<Child>),
     Endpoint(Arc<Endpoint>),
 }
@@ -77,21 +96,44 @@ enum Fault {
     Odd(String),
 }
 
+/// On whose behalf a server is called.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Behalf<'a> {
+    /// What they can be asked.
+    pub(crate) client: ClientCapabilities,
+    /// Whether they may want log messages.
+    pub(crate) logs: bool,
+    pub(crate) traceparent: Option<&'a str>,
+}
+
+/// What a call brought.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// The text of its result.
+    Result(Bytes),
+    /// It is to be made again, with answers.
+    Asks(InputRequired),
+}
+
 impl Upstream {
-    pub(crate) fn new(name: &str, reach: Reach, max_result_bytes: usize) -> Self {
+    pub(crate) fn new(name: &str, reach: Reach, speaks: Speaks, max_result_bytes: usize, updated: Updated) -> Self {
         Self {
             name: name.into(),
             reach,
+            speaks,
+            is_shy: AtomicBool::new(false),
             message_bytes_max: max_result_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES).max(MESSAGE_BYTES_LEAST),
             link: watch::Sender::new(State::Down("is being started".into())),
-            tools: watch::Sender::default(),
+            offer: watch::Sender::default(),
+            watched: watch::Sender::default(),
+            updated,
             tasks: TaskTracker::new(),
         }
     }
 
-    /// The tools that it last listed; they stay while it is away.
-    pub(crate) fn tools(&self) -> watch::Receiver<Arc<Vec<Listed>>> {
-        self.tools.subscribe()
+    /// What it last offered; that stays while it is away.
+    pub(crate) fn offer(&self) -> watch::Receiver<Arc<Offer>> {
+        self.offer.subscribe()
     }
 
     /// Why it is not there, if it is not.
@@ -106,15 +148,16 @@ impl Upstream {
     pub(crate) async fn run(&self, drain: &CancellationToken) {
         let mut pauses = Backoff::new();
         while !drain.is_cancelled() {
-            let changed = Arc::new(Notify::new());
-            let connected = drain.run_until_cancelled(self.connect(&changed)).await;
+            let changes = Arc::new(Changes::default());
+            let connected = drain.run_until_cancelled(self.connect(&changes)).await;
             let why = match connected {
                 None => break,
                 Some(Ok(link)) => {
-                    tracing::info!(upstream = %self.name, tools = self.tools.borrow().len(), "the upstream server is there");
+                    let (offer, version) = (self.offer.borrow().clone(), &link.hello.version);
+                    tracing::info!(upstream = %self.name, version, %offer, "the upstream server is there");
                     self.link.send_replace(State::Up(link.clone()));
                     let since = Instant::now();
-                    let why = drain.run_until_cancelled(self.watch(&link, &changed)).await;
+                    let why = drain.run_until_cancelled(self.watch(&link, &changes)).await;
                     // One that stops as soon as it is up must not be started twenty times a second.
                     if since.elapsed() > PAUSE_MAX {
                         pauses = Backoff::new();
@@ -135,27 +178,43 @@ impl Upstream {
         self.tasks.wait().await;
     }
 
-    /// Calls a tool. Dropping the future tells the server to stop.
+    /// Makes a call; `news` hears what the server says meanwhile. Dropping the future tells the server to stop.
     pub(crate) async fn call(
         &self,
-        tool: &str,
-        arguments: &[u8],
-        traceparent: Option<&str>,
-        progress: mpsc::Sender<Progress>,
-    ) -> Answer {
+        request: &Request,
+        behalf: Behalf<'_>,
+        news: mpsc::Sender<News>,
+    ) -> Result<Reply, CallError> {
         let link = self.up().await.map_err(|why| self.error(&why))?;
         let id = next_id();
-        let Some(body) = wire::call(id, tool, arguments, traceparent) else {
-            return Err(CallError {
-                code: -32602,
-                message: "Invalid params: arguments are no JSON".into(),
-                data: None,
-            });
-        };
+        let logs = behalf.logs && link.hello.abilities.logging;
+        let modern = (link.hello.era == Era::Modern).then_some(Modern { client: behalf.client, logs });
+        let meta = Meta { progress: true, traceparent: behalf.traceparent, modern };
+        link.ears().calls.begin(id, news);
         let mut pending = Pending { link: &link, id, is_answered: false };
-        let answer = link.request(id, body, Some(progress)).await;
+        let answer = link.request(id, request, meta).await;
         pending.is_answered = answer.is_ok();
-        answer.unwrap_or_else(|fault| Err(self.error(&fault)))
+        match (answer, link.hello.era) {
+            (Ok(Ok(result)), Era::Sessions) => Ok(Reply::Result(result)),
+            (Ok(Ok(result)), Era::Modern) => match wire::input_required(&result) {
+                Ok(None) => Ok(Reply::Result(result)),
+                Ok(Some(asks)) => Ok(Reply::Asks(asks)),
+                Err(why) => Err(self.error(&why)),
+            },
+            (Ok(Err(error)), Era::Modern) if wire::is_between_us(error.code) => {
+                // What it says of its tools' headers may have changed.
+                link.ears().changes.mark(Changes::LISTS);
+                Err(self.error(&Fault::refused(&error)))
+            }
+            (Ok(Err(error)), _) => Err(error),
+            (Err(fault), _) => Err(self.error(&fault)),
+        }
+    }
+
+    /// An error of ours, about the server: `why` is the rest of a sentence that begins with it.
+    pub(crate) fn error(&self, why: &impl fmt::Display) -> CallError {
+        let message = format!("the upstream server {} {why}", self.name);
+        CallError { code: wire::INTERNAL_ERROR, message, data: None }
     }
 
     fn down(&self, why: String) {
@@ -167,7 +226,7 @@ impl Upstream {
     }
 
     /// The connection, now or soon.
-    async fn up(&self) -> Result<Link, String> {
+    async fn up(&self) -> Result<Arc<Link>, String> {
         let mut states = self.link.subscribe();
         // The state is looked at again, for waiting may have ended for want of time.
         let _ = timeout(RETURN_WAIT, states.wait_for(|state| matches!(state, State::Up(_)))).await;
@@ -177,108 +236,187 @@ impl Upstream {
         }
     }
 
-    fn error(&self, why: &impl fmt::Display) -> CallError {
-        let message = format!("the upstream server {} {why}", self.name);
-        CallError { code: wire::INTERNAL_ERROR, message, data: None }
-    }
-
-    async fn connect(&self, changed: &Arc<Notify>) -> Result<Link, Fault> {
-        let (link, hello) = match &self.reach {
+    async fn connect(&self, changes: &Arc<Changes>) -> Result<Arc<Link>, Fault> {
+        let ears = Arc::new(Ears {
+            upstream: self.name.clone(),
+            calls: Calls::default(),
+            changes: changes.clone(),
+            updated: self.updated.clone(),
+            era: OnceLock::new(),
+            confirmed: watch::Sender::default(),
+        });
+        let carrier = match &self.reach {
             Reach::Command { argv, env, cwd } => {
-                let name = self.name.clone();
-                let child =
-                    Child::start(name, argv, env, cwd.as_deref(), self.message_bytes_max, changed.clone(), &self.tasks);
-                let child = child.map_err(|error| Fault::Odd(format!("cannot be started: {error}")))?;
-                // If this future is dropped or fails, the server goes with it.
-                let guard = child.closed.clone().drop_guard();
-                let hello = timeout(HELLO_TIMEOUT, child.hello(next_id())).await.map_err(|_| Fault::Silent)??;
-                guard.disarm();
-                (Link::Child(Arc::new(child)), hello)
+                let child = Child::start(ears, argv, env, cwd.as_deref(), self.message_bytes_max, &self.tasks);
+                Carrier::Child(Arc::new(child.map_err(|error| Fault::Odd(format!("cannot be started: {error}")))?))
             }
             Reach::Url { url, headers } => {
-                let endpoint =
-                    Arc::new(Endpoint::new(url, headers, self.message_bytes_max, changed.clone(), &self.tasks)?);
-                let hello = timeout(HELLO_TIMEOUT, endpoint.hello(next_id())).await.map_err(|_| Fault::Silent)??;
-                (Link::Endpoint(endpoint), hello)
+                Carrier::Endpoint(Arc::new(Endpoint::new(url, headers, self.message_bytes_max, ears, &self.tasks)?))
             }
         };
-        let guard = link.closed().clone().drop_guard();
-        if hello.has_tools {
-            self.list(&link).await?;
-        } else {
-            tracing::warn!(upstream = %self.name, "the upstream server has no tools");
-            self.tools.send_replace(Arc::default());
-        }
-        if let Link::Endpoint(endpoint) = &link {
-            self.tasks.spawn(endpoint.clone().listen());
+        // If this future is dropped or fails, the server goes with it.
+        let guard = carrier.closed().clone().drop_guard();
+        let hello = self.meet(&carrier).await?;
+        let _ = carrier.ears().era.set(hello.era);
+        let link = Arc::new(Link { carrier, hello });
+        self.set_up(&link).await;
+        self.list(&link, Changes::LISTS).await?;
+        match (&link.carrier, link.hello.era) {
+            (Carrier::Endpoint(endpoint), Era::Sessions) => drop(self.tasks.spawn(endpoint.clone().listen())),
+            (Carrier::Child(_), Era::Sessions) => {}
+            (Carrier::Endpoint(_) | Carrier::Child(_), Era::Modern) => {
+                drop(self.tasks.spawn(watching::listen(link.clone(), self.watched.subscribe())));
+            }
         }
         guard.disarm();
         Ok(link)
     }
 
-    /// Follows changes until the server is lost.
-    async fn watch(&self, link: &Link, changed: &Notify) -> Fault {
-        loop {
-            tokio::select! {
-                () = link.closed().cancelled() => return Fault::Stopped,
-                () = changed.notified() => {}
-            }
-            match self.list(link).await {
-                Ok(()) => tracing::debug!(upstream = %self.name, "the upstream server's tools were listed again"),
-                Err(Fault::Unreachable) => {
-                    link.closed().cancel();
-                    return Fault::Unreachable;
+    /// Learns which MCP the server speaks.
+    async fn meet(&self, carrier: &Carrier) -> Result<Hello, Fault> {
+        let asks = match self.speaks {
+            Speaks::Auto => !self.is_shy.load(Ordering::Relaxed),
+            Speaks::Sessions => false,
+            Speaks::Modern => true,
+        };
+        if asks {
+            let found = timeout(PROBE_TIMEOUT, carrier.discover()).await.unwrap_or(Err(Fault::Silent));
+            match found {
+                Ok(Discovered::Modern(hello)) => return Ok(hello),
+                Ok(Discovered::Foreign(why)) => return Err(Fault::Odd(why)),
+                Err(Fault::Unreachable) => return Err(Fault::Unreachable),
+                Err(fault) if self.speaks == Speaks::Modern => return Err(fault),
+                Ok(Discovered::Sessions) if self.speaks == Speaks::Modern => {
+                    return Err(Fault::Odd(format!("does not speak MCP {}", wire::MODERN_VERSION)));
                 }
-                // Some servers answer nothing while they work; the tools stay as they were.
-                Err(fault) => tracing::warn!(upstream = %self.name, "cannot list tools: the upstream server {fault}"),
+                // Some servers stop when they are spoken to in a way that they do not know.
+                Err(Fault::Stopped) if matches!(carrier, Carrier::Child(_)) => {
+                    self.is_shy.store(true, Ordering::Relaxed);
+                    return Err(Fault::Stopped);
+                }
+                Ok(Discovered::Sessions) | Err(_) => {}
             }
+        }
+        let hello = timeout(HELLO_TIMEOUT, carrier.initialize()).await.unwrap_or(Err(Fault::Silent));
+        if hello.is_err() {
+            self.is_shy.store(false, Ordering::Relaxed);
+        }
+        hello
+    }
+
+    /// Tells a server in a new session what it has to know.
+    async fn set_up(&self, link: &Link) {
+        if link.hello.era == Era::Sessions && link.hello.abilities.logging {
+            self.ask(link, &Request::log_everything()).await;
         }
     }
 
-    /// Lists the tools and makes them known.
-    async fn list(&self, link: &Link) -> Result<(), Fault> {
-        let mut tools = Vec::new();
-        let mut cursor: Option<String> = None;
-        let mut names = HashSet::new();
-        for _ in 0..PAGES_MAX {
-            let id = next_id();
-            let answer = timeout(LIST_TIMEOUT, link.request(id, wire::list(id, cursor.as_deref()), None)).await;
-            let result = answer.map_err(|_| Fault::Silent)??.map_err(|error| Fault::refused(&error))?;
-            let page = wire::read_page(&result).ok_or_else(|| Fault::Odd("lists no tools that MCP knows".into()))?;
-            for tool in page.tools {
-                match wire::read_tool(tool) {
-                    None => tracing::warn!(upstream = %self.name, "a tool without a name is left out"),
-                    Some(tool) if !names.insert(tool.name.clone()) => {
-                        tracing::warn!(upstream = %self.name, tool = tool.name, "a tool listed twice is left out once");
+    /// Asks for something that the server may refuse.
+    async fn ask(&self, link: &Link, request: &Request) -> bool {
+        let answer = timeout(LIST_TIMEOUT, link.request(next_id(), request, link.own_meta())).await;
+        let why = match answer.unwrap_or(Err(Fault::Silent)) {
+            Ok(Ok(_)) => return true,
+            Ok(Err(error)) => Fault::refused(&error),
+            Err(fault) => fault,
+        };
+        tracing::warn!(upstream = %self.name, method = request.method(), "the upstream server {why}");
+        false
+    }
+
+    /// Follows changes until the server is lost.
+    async fn watch(&self, link: &Link, changes: &Changes) -> Fault {
+        let mut watched = self.watched.subscribe();
+        let mut subscribed = BTreeSet::new();
+        // While it was away, anything may have changed.
+        let mut pending = Changes::WATCHED | Changes::MISSED;
+        loop {
+            if pending & Changes::SESSION != 0 {
+                subscribed.clear();
+                self.set_up(link).await;
+            }
+            if pending & (Changes::SESSION | Changes::WATCHED) != 0 {
+                let wanted = watched.borrow_and_update().clone();
+                self.subscribe(link, &wanted, &mut subscribed).await;
+            }
+            if pending & (Changes::SESSION | Changes::MISSED) != 0 {
+                watched.borrow().iter().for_each(|uri| (self.updated)(uri));
+            }
+            if pending & Changes::LISTS != 0 {
+                match self.list(link, pending).await {
+                    Ok(()) => {
+                        tracing::debug!(upstream = %self.name, "what the upstream server offers was listed again")
                     }
-                    Some(tool) => tools.push(tool),
+                    Err(Fault::Unreachable) => {
+                        link.carrier.closed().cancel();
+                        return Fault::Unreachable;
+                    }
+                    // Some servers answer nothing while they work; what they offer stays as it was.
+                    Err(fault) => tracing::warn!(upstream = %self.name, "cannot list: the upstream server {fault}"),
                 }
             }
-            cursor = page.next;
-            if cursor.is_none() || tools.len() > TOOLS_MAX {
-                break;
-            }
+            pending = tokio::select! {
+                () = link.carrier.closed().cancelled() => return Fault::Stopped,
+                changes = changes.next() => changes,
+                _ = watched.changed() => Changes::WATCHED,
+            };
         }
-        if cursor.is_some() || tools.len() > TOOLS_MAX {
-            tracing::warn!(upstream = %self.name, TOOLS_MAX, PAGES_MAX, "too many tools: the last ones are left out");
-            tools.truncate(TOOLS_MAX);
-        }
-        self.tools.send_if_modified(|former| {
-            let is_new = **former != tools;
-            if is_new {
-                *former = Arc::new(tools);
-            }
-            is_new
-        });
-        Ok(())
     }
 }
 
 impl Link {
-    async fn request(&self, id: u64, body: Bytes, progress: Option<mpsc::Sender<Progress>>) -> Result<Answer, Fault> {
+    /// Sends a request and waits for its answer.
+    async fn request(&self, id: u64, request: &Request, meta: Meta<'_>) -> Result<Answer, Fault> {
+        self.carrier.request(id, request, meta, self.hello.era).await
+    }
+
+    /// What is said with requests of our own, for nobody.
+    fn own_meta(&self) -> Meta<'static> {
+        Meta { modern: (self.hello.era == Era::Modern).then(Modern::default), ..Meta::default() }
+    }
+
+    fn ears(&self) -> &Ears {
+        self.carrier.ears()
+    }
+
+    /// Gives up a request.
+    fn forget(&self, id: u64) {
+        match (&self.carrier, self.hello.era) {
+            (Carrier::Child(child), _) => child.forget(id),
+            (Carrier::Endpoint(endpoint), Era::Sessions) => endpoint.notify(wire::cancelled(id)),
+            // The end of its response says so.
+            (Carrier::Endpoint(_), Era::Modern) => {}
+        }
+    }
+
+    async fn goodbye(&self) {
+        self.carrier.closed().cancel();
+        if let Carrier::Endpoint(endpoint) = &self.carrier {
+            endpoint.close().await;
+        }
+    }
+}
+
+impl Carrier {
+    async fn request(&self, id: u64, request: &Request, meta: Meta<'_>, era: Era) -> Result<Answer, Fault> {
+        let body = request.write(id, meta);
+        match (self, era) {
+            (Self::Child(child), _) => child.request(id, body).await,
+            (Self::Endpoint(endpoint), Era::Sessions) => endpoint.request(id, body).await,
+            (Self::Endpoint(endpoint), Era::Modern) => endpoint.request_alone(id, body, request.headers()).await,
+        }
+    }
+
+    /// Asks whether the server is of 2026-07-28.
+    async fn discover(&self) -> Result<Discovered, Fault> {
+        let meta = Meta { modern: Some(Modern::default()), ..Meta::default() };
+        let answer = self.request(next_id(), &Request::discover(), meta, Era::Modern).await?;
+        Ok(wire::read_discovered(&answer))
+    }
+
+    async fn initialize(&self) -> Result<Hello, Fault> {
         match self {
-            Self::Child(child) => child.request(id, body, progress).await,
-            Self::Endpoint(endpoint) => endpoint.request(id, body, progress).await,
+            Self::Child(child) => child.initialize(next_id()).await,
+            Self::Endpoint(endpoint) => endpoint.initialize(next_id()).await,
         }
     }
 
@@ -289,10 +427,10 @@ impl Link {
         }
     }
 
-    async fn goodbye(&self) {
-        self.closed().cancel();
-        if let Self::Endpoint(endpoint) = self {
-            endpoint.close().await;
+    fn ears(&self) -> &Ears {
+        match self {
+            Self::Child(child) => &child.ears,
+            Self::Endpoint(endpoint) => &endpoint.ears,
         }
     }
 }
@@ -306,12 +444,9 @@ struct Pending<'a> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if self.is_answered {
-            return;
-        }
-        match self.link {
-            Link::Child(child) => child.forget(self.id),
-            Link::Endpoint(endpoint) => endpoint.notify(wire::cancelled(self.id)),
+        self.link.ears().calls.end(self.id, self.is_answered);
+        if !self.is_answered {
+            self.link.forget(self.id);
         }
     }
 }

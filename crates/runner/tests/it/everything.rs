@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use crate::world::{self, SOON, Word, World, word};
-use longhaul_core::TaskSupport;
+use futures::StreamExt as _;
+use longhaul_core::{InputResponse, Target, TaskSupport};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
@@ -78,12 +79,16 @@ async fn it_works_over_streamable_http() {
 }
 
 async fn works(world: &World) {
-    // This one is there only after the server has seen that we know no roots, elicitation or sampling.
     let echo = world.tool("everything.echo").await;
     assert_eq!(echo.task_support, TaskSupport::Optional);
     let definition: Value = serde_json::from_slice(&echo.definition).unwrap();
     assert_eq!(definition["title"], "Echo Tool");
     assert_eq!(definition["inputSchema"]["required"], json!(["message"]));
+    // These are there only after the server has seen that we know roots, elicitation and sampling.
+    for name in ["get-roots-list", "trigger-elicitation-request", "trigger-url-elicitation", "trigger-sampling-request"]
+    {
+        world.tool(&format!("everything.{name}")).await;
+    }
     let names = world.names();
     assert!(!names.contains(&"everything.simulate-research-query".into()), "a task of its own cannot be wrapped");
 
@@ -105,8 +110,78 @@ async fn works(world: &World) {
         match word(&mut task).await {
             Word::Report(report) => said.extend(report.status_message),
             Word::Outcome(outcome) => break outcome,
+            Word::Input(asked) => panic!("{asked:?}"),
         }
     };
     assert!(world::text(&outcome).starts_with("Long running operation completed"));
     assert_eq!(said, ["1 of 2", "2 of 2"]);
+
+    prompts_and_resources_work(world).await;
+    questions_work(world).await;
+}
+
+async fn prompts_and_resources_work(world: &World) {
+    let json = async |target, arguments: Value| -> Value {
+        serde_json::from_str(&world.result(target, &arguments.to_string()).await).unwrap()
+    };
+    let prompt = |name: &str| Target::Prompt(format!("everything.{name}"));
+    let weather = json(prompt("args-prompt"), json!({ "city": "Bern", "state": "BE" })).await;
+    assert_eq!(weather["messages"][0]["content"]["text"], "What's weather in Bern, BE?");
+    let wanted =
+        json!({ "argument": { "name": "name", "value": "D" }, "context": { "arguments": { "department": "Sales" } } });
+    let names = json(Target::CompletePrompt("everything.completable-prompt".into()), wanted).await;
+    assert_eq!(names["completion"]["values"], json!(["David"]));
+
+    let uri = "everything+demo://resource/static/document/features.md";
+    world.announced(|worker| worker.resources.iter().any(|resource| resource.uri == uri).then_some(())).await;
+    let document = json(Target::Resource(uri.into()), json!({})).await;
+    assert_eq!(document["contents"][0]["uri"], uri);
+    assert!(document["contents"][0]["text"].as_str().unwrap().len() > 100);
+    let uri = "everything+demo://resource/dynamic/blob/7";
+    let blob = json(Target::Resource(uri.into()), json!({})).await;
+    assert_eq!(blob["contents"][0]["uri"], uri);
+    assert!(blob["contents"][0]["blob"].is_string());
+    let template = "everything+demo://resource/dynamic/text/{resourceId}";
+    let wanted = json!({ "argument": { "name": "resourceId", "value": "7" } });
+    assert_eq!(json(Target::CompleteTemplate(template.into()), wanted).await["completion"]["values"], json!(["7"]));
+
+    let mut watcher = world.watch(uri).await;
+    timeout(SOON, watcher.next()).await.unwrap().unwrap().unwrap();
+    // It tells those who have subscribed, now and every five seconds.
+    world.text("everything.toggle-subscriber-updates", "{}").await;
+    timeout(SOON, watcher.next()).await.expect("it has changed").unwrap().unwrap();
+    world.text("everything.toggle-subscriber-updates", "{}").await;
+}
+
+async fn questions_work(world: &World) {
+    let answer = async |tool: &str, arguments: Value, answers: &[InputResponse]| {
+        let mut call = world.ask(&format!("everything.{tool}"), &arguments.to_string()).await;
+        for answer in answers {
+            let asked = call.asked().await;
+            assert_eq!(asked.requests.len(), 1, "{asked:?}");
+            world.respond(&asked.run, vec![(asked.requests[0].key.clone(), answer.clone())]).await;
+        }
+        world::result(&call.outcome().await)
+    };
+    let sampled = json!({ "role": "assistant", "model": "m", "content": { "type": "text", "text": "sampled text" } });
+    let said = answer(
+        "trigger-sampling-request",
+        json!({ "prompt": "hi", "maxTokens": 5 }),
+        &[InputResponse::Result(sampled.to_string().into())],
+    )
+    .await;
+    assert!(said.contains("sampled text"), "{said}");
+    let yes = InputResponse::Accept(None);
+    let page = json!({ "url": "https://longhaul.dev/", "message": "Open it." });
+    let said = answer("trigger-url-elicitation", page, &[yes.clone()]).await;
+    assert!(said.contains("User completed the URL elicitation flow"), "{said}");
+    let page = json!({ "url": "https://longhaul.dev/", "message": "Open it.", "errorPath": true });
+    let said = answer("trigger-url-elicitation", page, &[yes.clone(), yes]).await;
+    assert!(said.contains("User completed the URL elicitation flow"), "first what it asks for by an error: {said}");
+    let page = json!({ "url": "https://localhost/", "message": "Open it." });
+    let said = answer("trigger-url-elicitation", page, &[]).await;
+    assert!(said.contains("User declined to open the URL"), "{said}");
+    let roots = json!({ "roots": [{ "uri": "file:///home/me", "name": "mine" }] });
+    let said = answer("get-roots-list", json!({}), &[InputResponse::Result(roots.to_string().into())]).await;
+    assert!(said.contains("file:///home/me"), "{said}");
 }

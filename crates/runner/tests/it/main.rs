@@ -4,5 +4,8 @@
 
 mod everything;
 mod http;
+mod modern;
+mod offers;
+mod questions;
 mod stdio;
 mod world;

@@ -1,7 +1,6 @@
 //! Servers that run as children.
 
 use crate::world::{self, SOON, Word, World, error, fixture, word};
-use futures::StreamExt as _;
 use longhaul_core::{CallError, Outcome, TaskSupport};
 use longhaul_rpc::{CallEvent, Report};
 use serde_json::{Value, json};
@@ -28,7 +27,7 @@ async fn tools_and_results_come_through_as_they_are() {
     assert_eq!(world.tool("up.raw").await.task_support, TaskSupport::Forbidden);
     let names = [
         "exact", "raw", "count", "wait", "seen", "crash", "fail", "grow", "huge", "ask", "env", "forget", "headers",
-        "odd",
+        "odd", "log", "pages", "touch",
     ];
     assert_eq!(world.names(), names.map(|name| format!("up.{name}")), "both pages, without what cannot be offered");
 
@@ -75,6 +74,7 @@ async fn a_task_hears_of_progress_in_words() {
         match word(&mut task).await {
             Word::Report(report) => said = report.status_message.or(said),
             Word::Outcome(outcome) => break assert_eq!(world::text(&outcome), "counted"),
+            Word::Input(asked) => panic!("{asked:?}"),
         }
     }
     assert_eq!(said.as_deref(), Some("2 of 2"));
@@ -89,8 +89,8 @@ async fn a_cancelled_call_or_task_is_cancelled_upstream() {
     let world = World::start(&[upstream("up")]).await;
     world.tool("up.wait").await;
     let mut call = world.begin("up.wait", "{}").await;
-    let first = timeout(SOON, call.next()).await.unwrap().unwrap().unwrap();
-    assert!(matches!(first, CallEvent::Progress(_)), "{first:?}");
+    let first = call.next().await;
+    assert!(matches!(first, Some(CallEvent::Progress(_))), "{first:?}");
     drop(call);
     world.text("up.seen", r#"{"event": "gave up"}"#).await;
 
@@ -121,7 +121,7 @@ async fn a_server_that_died_is_started_again_and_its_calls_end() {
     let mut elsewhere = world.begin("other.wait", "{}").await;
     let mut call = world.begin("up.wait", "{}").await;
     for call in [&mut elsewhere, &mut call] {
-        timeout(SOON, call.next()).await.unwrap().unwrap().unwrap();
+        call.next().await.unwrap();
     }
     let stopped = (-32603, "the upstream server up stopped");
     assert_eq!(error(&world.call("up.crash", "{}").await.1), stopped);
@@ -130,8 +130,7 @@ async fn a_server_that_died_is_started_again_and_its_calls_end() {
         assert_eq!(world.call("up.exact", "{}").await.1.ending(), longhaul_core::Ending::Result { is_error: false });
         assert_eq!(error(&world.call("up.crash", "{}").await.1), stopped);
     }
-    let none = futures::poll!(elsewhere.next());
-    assert!(none.is_pending(), "the other server's call goes on: {none:?}");
+    assert!(elsewhere.is_silent(), "the other server's call goes on");
     drop(elsewhere);
     world.end().await;
 }
@@ -152,12 +151,12 @@ async fn an_answer_that_is_too_large_fails_its_call_alone() {
     let world = World::start(&[upstream("up")]).await;
     world.tool("up.huge").await;
     let mut waiting = world.begin("up.wait", "{}").await;
-    timeout(SOON, waiting.next()).await.unwrap().unwrap().unwrap();
+    waiting.next().await.unwrap();
     for arguments in [r#"{"bytes": 6000000}"#, r#"{"bytes": 6000000, "id_last": true}"#] {
         let (_, outcome) = world.call("up.huge", arguments).await;
         assert_eq!(error(&outcome), (-32603, "the upstream server up sent too large an answer"));
     }
-    assert!(futures::poll!(waiting.next()).is_pending());
+    assert!(waiting.is_silent());
     assert_eq!(world.text("up.huge", r#"{"bytes": 3000000}"#).await.len(), 3_000_000);
 
     // Whose answer it was cannot be seen: rather than let somebody wait in vain, the server is started anew.
@@ -187,13 +186,22 @@ async fn how_large_an_answer_may_be_is_for_the_operator_to_say() {
 }
 
 #[tokio::test]
-async fn a_server_is_told_what_we_do_not_do() {
+async fn a_server_is_told_what_we_do_and_what_not() {
     let world = World::start(&[upstream("up")]).await;
     world.tool("up.ask").await;
-    let replies: Value = serde_json::from_str(&world.text("up.ask", "{}").await).unwrap();
+    let requests = json!({ "requests": [
+        r#"{"jsonrpc":"2.0","id":"ping-1","method":"ping"}"#,
+        r#"{"jsonrpc":"2.0","id":7,"method":"tasks/list"}"#,
+        r#"{"jsonrpc":"2.0","id":8,"method":"elicitation/create","params":{"mode":"form"}}"#,
+    ] });
+    let replies: Value = serde_json::from_str(&world.text("up.ask", &requests.to_string()).await).unwrap();
     assert_eq!(replies[0], json!({ "jsonrpc": "2.0", "id": "ping-1", "result": {} }));
     assert_eq!(replies[1]["error"], json!({ "code": -32601, "message": "not supported" }));
-    assert!(world.text("up.seen", r#"{"event": "initialize {}"}"#).await.starts_with("[\"initialize"));
+    assert_eq!(replies[2]["error"], json!({ "code": -32602, "message": "the question cannot be read" }));
+    let promised = r#"initialize {\"elicitation\": {\"form\": {}, \"url\": {}}, \"sampling\": {}, \"roots\": {}}"#;
+    let seen = world.text("up.seen", r#"{"event": "initialize"}"#).await;
+    assert!(seen.contains(promised), "{seen}");
+    assert!(seen.contains("level debug"), "{seen}");
     world.end().await;
 }
 
@@ -234,6 +242,7 @@ async fn a_server_that_is_not_there_hinders_nobody() {
     world.tool("up.exact").await;
     let status = world.runner.status();
     assert!(status[0].missing.as_ref().unwrap().starts_with("cannot be started"), "{status:?}");
-    assert_eq!((&*status[1].name, status[1].tools, &status[1].missing), ("up", 16, &None));
+    let up = &status[1];
+    assert_eq!((&*up.name, up.tools, up.prompts, up.resources, &up.missing), ("up", 19, 2, 4, &None));
     world.end().await;
 }

@@ -8,18 +8,20 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
 use longhaul_core::{
-    Caller, Fence, Lease, Outcome, Phase, Principal, Progress, Task, TaskId, TenantId, Timestamp, ToolDef, WorkerId,
+    CallError, Caller, ClientCapabilities, Fence, Input, InputRequest, InputResponse, InputState, Lease, LogLevel,
+    LogMessage, Outcome, Phase, Principal, Progress, Target, Task, TaskId, TenantId, Timestamp, ToolDef, WorkerId,
     WorkerInfo,
 };
-use longhaul_rpc::client::{CallsClient, Target};
+use longhaul_rpc::client::{self, CallsClient};
 use longhaul_rpc::{
-    Assignment, CallEvent, CallEvents, Calls as _, Claim, Directive, Directives, Error, Invocation, Links, Report,
-    Server, ServiceToken, Work,
+    Asked, Assignment, CallEvent, CallEvents, Calls as _, Claim, Directive, Directives, Error, Invocation, Line, Links,
+    Report, Resume, Server, ServiceToken, Work,
 };
 use longhaul_runner::{Config, Runner, UpstreamConfig};
-use longhaul_worker::{Listening, Worker};
+use longhaul_worker::{Listening, Resolver, Tool, Worker};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
@@ -41,17 +43,20 @@ pub struct World {
 /// A task-store that hands out what the test queues.
 #[derive(Default)]
 struct Store {
-    announced: watch::Sender<Vec<ToolDef>>,
+    announced: watch::Sender<Option<WorkerInfo>>,
     queue: Mutex<VecDeque<Assignment>>,
     queued: Notify,
     words: Mutex<HashMap<TaskId, (Task, mpsc::UnboundedSender<Word>)>>,
     directives: Mutex<Vec<futures::channel::mpsc::UnboundedSender<Directive>>>,
+    /// Answers to questions of tasks that the worker has not collected.
+    answers: Mutex<HashMap<TaskId, Vec<(u32, InputResponse)>>>,
 }
 
 /// What a worker says of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Word {
     Report(Report),
+    Input(Vec<InputRequest>),
     Outcome(Outcome),
 }
 
@@ -60,7 +65,7 @@ impl Work for Store {
     async fn attach(&self, worker: WorkerInfo) -> Result<Directives, Error> {
         let (sender, directives) = futures::channel::mpsc::unbounded();
         self.directives.lock().unwrap().push(sender);
-        self.announced.send_replace(worker.tools);
+        self.announced.send_replace(Some(worker));
         Ok(directives.boxed())
     }
 
@@ -88,6 +93,23 @@ impl Work for Store {
         Ok(self.say(fence, Word::Report(report)))
     }
 
+    async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, _: Duration) -> Result<Task, Error> {
+        let mut task = self.say(fence.clone(), Word::Input(requests.clone()));
+        let until = Timestamp::from_micros(i64::MAX / 2);
+        for InputRequest { key, question } in requests {
+            task.inputs.push(Input { key, state: InputState::Open { question, until } });
+        }
+        self.words.lock().unwrap().get_mut(&fence.id).unwrap().0 = task.clone();
+        Ok(task)
+    }
+
+    async fn collect(&self, fence: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
+        let mut answers = self.answers.lock().unwrap();
+        let answers = answers.entry(fence.id).or_default();
+        answers.retain(|(nth, _)| !have.contains(nth));
+        Ok(answers.clone())
+    }
+
     async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error> {
         Ok(self.say(fence, Word::Outcome(outcome)))
     }
@@ -106,8 +128,23 @@ impl Store {
     }
 }
 
-fn principal() -> Principal {
+pub fn principal() -> Principal {
     Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) }
+}
+
+/// A client that can be asked anything.
+pub const ANYTHING: ClientCapabilities =
+    ClientCapabilities { elicitation_form: true, elicitation_url: true, sampling: true, roots: true };
+
+/// Every name is public.
+#[derive(Debug)]
+struct Public;
+
+#[async_trait]
+impl Resolver for Public {
+    async fn resolve(&self, _: &str) -> std::io::Result<Vec<std::net::IpAddr>> {
+        Ok(vec![std::net::Ipv4Addr::new(93, 184, 215, 14).into()])
+    }
 }
 
 impl World {
@@ -121,7 +158,7 @@ impl World {
         let read = |json: &Value| serde_json::from_value::<UpstreamConfig>(json.clone()).unwrap();
         let config = Config { upstreams: upstreams.iter().map(read).collect(), max_result_bytes };
         let (links, token) = (Links::default(), ServiceToken::new(["service-token-of-the-test"]).unwrap());
-        let target = |url: &str| Target {
+        let target = |url: &str| client::Target {
             links: links.clone(),
             urls: vec![url.to_owned()],
             token: token.clone(),
@@ -140,8 +177,9 @@ impl World {
         let listener = links.listen("worker");
         worker_config.calls = Some(Listening { listener, advertise_url: "memory://worker".into() });
         worker_config.max_result_bytes = max_result_bytes;
+        worker_config.resolver = Arc::new(Public);
         let worker = Worker::new(worker_config);
-        let runner = Runner::build(&config, |name| std::env::var_os(name), worker.tools(), Vec::new()).unwrap();
+        let runner = Runner::build(&config, |name| std::env::var_os(name), &worker, Vec::<Tool>::new()).unwrap();
         let runner = Arc::new(runner);
         let worker = tasks.spawn(async move { worker.run(drain_worker).await.unwrap() });
         let running = runner.clone();
@@ -153,33 +191,89 @@ impl World {
 
     /// Waits until a tool is announced, and returns its definition.
     pub async fn tool(&self, name: &str) -> ToolDef {
-        self.announced(|tools| tools.iter().find(|tool| tool.name == name).cloned()).await
+        self.announced(|worker| worker.tools.iter().find(|tool| tool.name == name).cloned()).await
     }
 
     /// Waits until what is announced has something.
-    pub async fn announced<T>(&self, find: impl Fn(&[ToolDef]) -> Option<T>) -> T {
+    pub async fn announced<T>(&self, find: impl Fn(&WorkerInfo) -> Option<T>) -> T {
         let mut announced = self.store.announced.subscribe();
         let search = async {
             loop {
-                if let Some(found) = find(&announced.borrow_and_update()) {
+                if let Some(found) = announced.borrow_and_update().as_ref().and_then(&find) {
                     return found;
                 }
                 announced.changed().await.unwrap();
             }
         };
-        timeout(SOON, search).await.expect("the tools are announced")
+        timeout(SOON, search).await.expect("it is announced")
     }
 
     /// The names of all announced tools.
     pub fn names(&self) -> Vec<String> {
-        self.store.announced.borrow().iter().map(|tool| tool.name.clone()).collect()
+        self.store.announced.borrow().iter().flat_map(|worker| &worker.tools).map(|tool| tool.name.clone()).collect()
     }
 
-    /// Calls a tool, not as a task.
-    pub async fn begin(&self, tool: &str, arguments: &str) -> CallEvents {
-        let arguments = Bytes::copy_from_slice(arguments.as_bytes());
-        let call = Invocation { principal: principal(), tool: tool.into(), arguments, progress: true };
-        self.calls.invoke(call).await.unwrap()
+    /// Makes a call that is not a task, for a client that can be asked anything and hears everything.
+    pub async fn invoke(&self, target: Target, arguments: &str) -> Call {
+        self.invoke_for(ANYTHING, None, target, arguments).await
+    }
+
+    /// Makes a call that is not a task.
+    pub async fn invoke_for(
+        &self,
+        client: ClientCapabilities,
+        park: Option<Duration>,
+        target: Target,
+        arguments: &str,
+    ) -> Call {
+        let call = Invocation {
+            principal: principal(),
+            target,
+            arguments: Bytes::copy_from_slice(arguments.as_bytes()),
+            client,
+            line: Line { progress: true, log: Some(LogLevel::Debug) },
+            park,
+            may_become_task: false,
+        };
+        Call { events: self.calls.invoke(call).await.unwrap(), progress: Vec::new(), logs: Vec::new() }
+    }
+
+    /// Answers the questions of a call whose client is on the line.
+    pub async fn respond(&self, run: &str, answers: Vec<(String, InputResponse)>) {
+        self.try_respond(run, answers).await.unwrap();
+    }
+
+    /// The same, where nobody may wait for it.
+    pub async fn try_respond(&self, run: &str, answers: Vec<(String, InputResponse)>) -> Result<(), Error> {
+        self.calls.respond(&principal(), run, answers).await
+    }
+
+    /// Goes on with a parked call.
+    pub async fn resume(&self, asked: &Asked, answers: Vec<(String, InputResponse)>) -> Call {
+        let resume = Resume {
+            principal: principal(),
+            run: asked.run.clone(),
+            round: asked.round,
+            answers,
+            client: ANYTHING,
+            line: Line::default(),
+        };
+        Call { events: self.calls.resume(resume).await.unwrap(), progress: Vec::new(), logs: Vec::new() }
+    }
+
+    /// Watches a resource.
+    pub async fn watch(&self, uri: &str) -> BoxStream<'static, Result<(), Error>> {
+        self.calls.watch(uri).await.unwrap()
+    }
+
+    /// Calls a tool, not as a task, for a client that can be asked anything.
+    pub async fn ask(&self, tool: &str, arguments: &str) -> Call {
+        self.invoke(Target::Tool(tool.into()), arguments).await
+    }
+
+    /// Calls a tool, not as a task, for a client that cannot be asked.
+    pub async fn begin(&self, tool: &str, arguments: &str) -> Call {
+        self.invoke_for(ClientCapabilities::default(), None, Target::Tool(tool.into()), arguments).await
     }
 
     /// Calls a tool, not as a task, up to its outcome.
@@ -190,6 +284,11 @@ impl World {
     /// Calls a tool whose result is one text.
     pub async fn text(&self, tool: &str, arguments: &str) -> String {
         text(&self.call(tool, arguments).await.1)
+    }
+
+    /// The result of anything that must have one, as it came.
+    pub async fn result(&self, target: Target, arguments: &str) -> String {
+        result(&self.invoke(target, arguments).await.outcome().await)
     }
 
     /// Calls a tool as a task.
@@ -209,6 +308,8 @@ impl World {
             created_at: now,
             updated_at: now,
             ttl_ms: None,
+            client: ANYTHING,
+            inputs: Vec::new(),
         };
         let (sender, words) = mpsc::unbounded_channel();
         self.store.words.lock().unwrap().insert(task.id, (task.clone(), sender));
@@ -216,6 +317,15 @@ impl World {
         self.store.queue.lock().unwrap().push_back(Assignment { task, arguments, traceparent: None });
         self.store.queued.notify_one();
         words
+    }
+
+    /// Answers the n-th question of a task.
+    pub fn answer(&self, id: u128, nth: u32, answer: InputResponse) {
+        let id = TaskId::from_random(id);
+        self.store.answers.lock().unwrap().entry(id).or_default().push((nth, answer));
+        for directives in &*self.store.directives.lock().unwrap() {
+            let _ = directives.unbounded_send(Directive::Answered(id));
+        }
     }
 
     /// Tells the worker to stop a task.
@@ -237,15 +347,73 @@ impl World {
     }
 }
 
-/// The events of a call up to its outcome.
-pub async fn finish(mut events: CallEvents) -> (Vec<Progress>, Outcome) {
-    let mut news = Vec::new();
-    loop {
-        match timeout(SOON, events.next()).await.expect("the call goes on").expect("an outcome").unwrap() {
-            CallEvent::Progress(progress) => news.push(progress),
-            CallEvent::Outcome(outcome) => return (news, outcome),
+/// A call that is not a task, and what was heard of it besides.
+pub struct Call {
+    events: CallEvents,
+    pub progress: Vec<Progress>,
+    pub logs: Vec<LogMessage>,
+}
+
+impl Call {
+    /// The next word, if there is one.
+    pub async fn next(&mut self) -> Option<CallEvent> {
+        timeout(SOON, self.events.next()).await.expect("the call goes on").map(Result::unwrap)
+    }
+
+    /// Whether nothing more has been heard.
+    pub fn is_silent(&mut self) -> bool {
+        let next = self.events.next();
+        futures::FutureExt::now_or_never(next).is_none()
+    }
+
+    /// What the call asks next.
+    pub async fn asked(&mut self) -> Asked {
+        match self.word().await {
+            CallEvent::Asked(asked) => asked,
+            other => panic!("{other:?}"),
         }
     }
+
+    /// How the call ended.
+    pub async fn outcome(&mut self) -> Outcome {
+        match self.word().await {
+            CallEvent::Outcome(outcome) => outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until the call is over, whatever comes of it.
+    pub async fn over(&mut self) {
+        self.outcome().await;
+    }
+
+    /// The next word that is neither progress nor a log message.
+    async fn word(&mut self) -> CallEvent {
+        loop {
+            match self.next().await.expect("an outcome") {
+                CallEvent::Progress(progress) => self.progress.push(progress),
+                CallEvent::Log(log) => self.logs.push(log),
+                other => return other,
+            }
+        }
+    }
+}
+
+/// The progress of a call, and its outcome.
+pub async fn finish(mut call: Call) -> (Vec<Progress>, Outcome) {
+    let outcome = call.outcome().await;
+    (call.progress, outcome)
+}
+
+/// Yes, with the content of a form.
+pub fn yes(content: &str) -> InputResponse {
+    InputResponse::Accept(Some(Bytes::copy_from_slice(content.as_bytes())))
+}
+
+/// The result, as it came.
+pub fn result(outcome: &Outcome) -> String {
+    let Outcome::Result { is_error: false, body } = outcome else { panic!("{outcome:?}") };
+    String::from_utf8(body.to_vec()).unwrap()
 }
 
 /// The next word about a task.
@@ -255,15 +423,14 @@ pub async fn word(words: &mut mpsc::UnboundedReceiver<Word>) -> Word {
 
 /// The text of a result's only block.
 pub fn text(outcome: &Outcome) -> String {
-    let Outcome::Result { is_error: false, body } = outcome else { panic!("{outcome:?}") };
-    let result: Value = serde_json::from_slice(body).unwrap();
+    let result: Value = serde_json::from_str(&result(outcome)).unwrap();
     result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned()
 }
 
 /// The code and message of an error.
 pub fn error(outcome: &Outcome) -> (i32, &str) {
-    let Outcome::Error(error) = outcome else { panic!("{outcome:?}") };
-    (error.code, &error.message)
+    let Outcome::Error(CallError { code, message, .. }) = outcome else { panic!("{outcome:?}") };
+    (*code, message)
 }
 
 /// The test's server.

@@ -4,14 +4,16 @@ pub(crate) mod postgres;
 pub(crate) mod row;
 pub(crate) mod sqlite;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::future::Future;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use longhaul_core::{LeaseToken, LimitScope, NewTask, Outcome, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
-use longhaul_rpc::{Assignment, Position, TaskCount};
+use longhaul_core::{
+    Fence, LeaseToken, LimitScope, LogLevel, NewTask, Outcome, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
+};
+use longhaul_rpc::{Assignment, Position, SessionNote, TaskCount};
 use tokio::time::Instant;
 
 /// How often a statement with unknown outcome is said again.
@@ -172,7 +174,10 @@ pub(crate) struct Stored {
 /// A change to commit.
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
+    /// Its responses are in `answers`.
     pub change: longhaul_core::Change,
+    /// The number of each question that it answers, and the sealed answer.
+    pub answers: Vec<(u32, Vec<u8>)>,
     /// Only if the task is held under this attempt and token.
     pub held: Option<(u32, LeaseToken)>,
     /// Only if the lease has run out: a heartbeat may have renewed it since it was read.
@@ -224,19 +229,29 @@ pub(crate) type Answer<T> = Result<T, Fault>;
 /// A database engine. Every method is one transaction, and may be repeated without harm.
 #[async_trait]
 pub(crate) trait Store: Send + Sync {
-    /// Inserts tasks within the caps, with their audit rows; one answer per row, in order.
-    async fn create(&self, rows: &[NewRow], caps: Caps) -> Answer<Vec<Created>>;
+    /// Inserts tasks within the caps, with their audit rows, those that run already under this lease; one answer per row,
+    /// in order.
+    async fn create(&self, rows: &[NewRow], caps: Caps, lease: Duration) -> Answer<Vec<Created>>;
     /// Reads tasks; one answer per wish, in order.
     async fn load(&self, wanted: &[Wanted]) -> Answer<Vec<Loaded>>;
-    /// Commits each change whose task is still at the version before it, with its audit row; `None` if it is not.
-    /// No two are of the same task.
+    /// Commits each change whose task is still at the version before it, with its audit row and answers; `None` if it is
+    /// not. An ending deletes the task's answers. No two are of the same task.
     async fn commit(&self, writes: &[Write]) -> Answer<Vec<Option<Committed>>>;
     /// Hands out queued tasks, or again those already handed out under the same token.
     async fn claim(&self, wish: &Wish) -> Answer<Vec<Assignment>>;
     /// Whether there are tasks to hand out, perhaps just being taken.
     async fn queued(&self, tools: &[String]) -> Answer<bool>;
-    /// Renews leases; answers which of them the worker still holds.
-    async fn heartbeat(&self, worker: &WorkerId, leases: &[(TaskId, u32)], lease: Duration) -> Answer<HashSet<TaskId>>;
+    /// Renews leases; answers which of them the worker still holds, and whether answers wait for it.
+    async fn heartbeat(
+        &self,
+        worker: &WorkerId,
+        leases: &[(TaskId, u32)],
+        lease: Duration,
+    ) -> Answer<HashMap<TaskId, bool>>;
+    /// Deletes the answers that have arrived; answers with the others, by number, or `None` if the task is not held so.
+    async fn collect(&self, fence: &Fence, have: &[u32]) -> Answer<Option<Vec<(u32, Vec<u8>)>>>;
+    /// Makes a stream carry a task's questions for so long, unless another one does; zero lets go. Answers whether.
+    async fn carry(&self, id: TaskId, stream: &str, lease: Duration) -> Answer<bool>;
     /// Tasks of an owner that have not expired, newest first.
     async fn list(&self, tenant: &str, owner: &str, after: Option<Position>, limit: u32) -> Answer<Vec<Task>>;
     /// Those that are no longer at the version seen; gone ones at [`u64::MAX`].
@@ -252,8 +267,19 @@ pub(crate) trait Store: Send + Sync {
     /// The workers heard of within this time, by name.
     async fn workers(&self, within: Duration) -> Answer<Vec<WorkerInfo>>;
 
-    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Answer<()>;
-    async fn ended_sessions(&self, after: &str, limit: usize) -> Answer<Vec<String>>;
+    /// Adds to what is known of a session: an end stays, and the last level counts.
+    async fn note_session(
+        &self,
+        session: &str,
+        ended: bool,
+        log_level: Option<LogLevel>,
+        expires_at: Timestamp,
+    ) -> Answer<()>;
+    async fn sessions(&self, after: &str, limit: usize) -> Answer<Vec<SessionNote>>;
+    /// False if the session has so many already.
+    async fn subscribe(&self, session: &str, uri: &str, max: usize, expires_at: Timestamp) -> Answer<bool>;
+    async fn unsubscribe(&self, session: &str, uri: &str) -> Answer<()>;
+    async fn subscriptions(&self, session: &str) -> Answer<Vec<String>>;
 
     /// Notes that somebody looks for overdue leases; if nobody did for longer than `gap`, every lease gets `lease` more.
     /// Answers whether leases may be judged now.
@@ -262,6 +288,8 @@ pub(crate) trait Store: Send + Sync {
     async fn overdue(&self, limit: u32) -> Answer<(Timestamp, Vec<Task>)>;
     /// Open tasks whose time to live has run out, with the time.
     async fn expired(&self, limit: u32) -> Answer<(Timestamp, Vec<Task>)>;
+    /// Tasks with an open question whose time has run out, with the time.
+    async fn unanswered(&self, limit: u32) -> Answer<(Timestamp, Vec<Task>)>;
     /// Turns ended tasks whose time to live has run out into tombstones; answers how many.
     async fn purge(&self, limit: u32) -> Answer<u64>;
     /// Forgets what is past its retention; answers whether there may be more.

@@ -6,12 +6,12 @@
 mod link;
 mod sql;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use longhaul_core::{LimitScope, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
-use longhaul_rpc::{Assignment, Position, TaskCount};
+use longhaul_core::{Fence, LimitScope, LogLevel, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
+use longhaul_rpc::{Assignment, Position, SessionNote, TaskCount};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
@@ -30,6 +30,8 @@ const PULSE_CONNECTIONS: u32 = 2;
 const CLAIM_SPARE: i64 = 64;
 /// Tenants looked at in one claim; chosen by chance, if there are more.
 const CLAIM_TENANTS_MAX: i64 = 256;
+/// Subscriptions of one session that may be begun at once and all find the same slot free.
+const SUBSCRIBES_MAX: u32 = 16;
 
 type Sql = Query<'static, sqlx::Postgres, PgArguments>;
 
@@ -49,8 +51,8 @@ impl PostgresStore {
 
 #[async_trait]
 impl Store for PostgresStore {
-    async fn create(&self, rows: &[NewRow], caps: Caps) -> Answer<Vec<Created>> {
-        let answers = self.calls.all("create", create(rows, caps)).await?;
+    async fn create(&self, rows: &[NewRow], caps: Caps, lease: Duration) -> Answer<Vec<Created>> {
+        let answers = self.calls.all("create", create(rows, caps, lease)).await?;
         if !answers.iter().any(|row| verdict(row, 0).is_ok_and(|verdict| verdict == "uncounted")) {
             return answers.iter().map(created).collect();
         }
@@ -67,7 +69,7 @@ impl Store for PostgresStore {
             .filter(|(_, answer)| verdict(answer, 0).is_ok_and(|verdict| verdict == "uncounted"))
             .map(|(row, _)| row.clone())
             .collect();
-        let again = self.calls.all("create", create(&missing, caps)).await?;
+        let again = self.calls.all("create", create(&missing, caps, lease)).await?;
         let mut again = again.iter();
         answers
             .iter()
@@ -100,7 +102,7 @@ impl Store for PostgresStore {
     }
 
     async fn commit(&self, writes: &[Write]) -> Answer<Vec<Option<Committed>>> {
-        let rows = self.calls.all("commit", commit(writes)).await?;
+        let rows = self.calls.all("commit", commit(writes)?).await?;
         let mut committed = vec![None; writes.len()];
         for row in &rows {
             let place = there(row.long(0)?, "a place")? as usize - 1;
@@ -136,7 +138,12 @@ impl Store for PostgresStore {
         Ok(self.calls.one("queued", sqlx::query(sql::QUEUED).bind(tools.to_vec())).await?.int(0)? == Some(1))
     }
 
-    async fn heartbeat(&self, worker: &WorkerId, leases: &[(TaskId, u32)], lease: Duration) -> Answer<HashSet<TaskId>> {
+    async fn heartbeat(
+        &self,
+        worker: &WorkerId,
+        leases: &[(TaskId, u32)],
+        lease: Duration,
+    ) -> Answer<HashMap<TaskId, bool>> {
         let ids: Vec<_> = leases.iter().map(|(id, _)| id.to_string()).collect();
         let attempts: Vec<_> = leases.iter().map(|(_, attempt)| *attempt as i32).collect();
         let query = sqlx::query(sql::HEARTBEAT)
@@ -145,7 +152,28 @@ impl Store for PostgresStore {
             .bind(ids)
             .bind(attempts)
             .bind(micros(lease));
-        self.pulse.all("heartbeat", query).await?.iter().map(|row| row::id(row, 0)).collect()
+        let rows = self.pulse.all("heartbeat", query).await?;
+        rows.iter().map(|row| Ok((row::id(row, 0)?, row.int(1)?.is_some()))).collect()
+    }
+
+    async fn collect(&self, fence: &Fence, have: &[u32]) -> Answer<Option<Vec<(u32, Vec<u8>)>>> {
+        let query = sqlx::query(sql::COLLECT)
+            .bind(fence.id.to_string())
+            .bind(fence.attempt as i32)
+            .bind(fence.token.0.clone())
+            .bind(have.iter().map(|nth| *nth as i32).collect::<Vec<_>>());
+        let rows = self.calls.all("collect", query).await?;
+        // A task without answers is a row without an answer.
+        Ok(if rows.is_empty() { None } else { Some(rows.iter().filter_map(row::answer).collect::<Result<_, _>>()?) })
+    }
+
+    async fn carry(&self, id: TaskId, stream: &str, lease: Duration) -> Answer<bool> {
+        let query = |sql| sqlx::query(sql).bind(id.to_string()).bind(stream.to_owned());
+        if lease.is_zero() {
+            let let_go = query("DELETE FROM carriers WHERE task_id = $1 AND stream = $2");
+            return self.calls.all("let_go", let_go).await.map(|_| true);
+        }
+        Ok(!self.calls.all("carry", query(sql::CARRY).bind(micros(lease))).await?.is_empty())
     }
 
     async fn list(&self, tenant: &str, owner: &str, after: Option<Position>, limit: u32) -> Answer<Vec<Task>> {
@@ -183,11 +211,13 @@ impl Store for PostgresStore {
     }
 
     async fn attach(&self, worker: &WorkerInfo) -> Answer<()> {
+        let (tools, offers) = row::offers(worker)?;
         let query = sqlx::query(sql::ATTACH)
             .bind(worker.id.name.clone())
             .bind(worker.id.incarnation.clone())
             .bind(worker.url.clone())
-            .bind(row::tools(&worker.tools)?);
+            .bind(tools)
+            .bind(offers);
         self.pulse.all("attach", query).await.map(drop)
     }
 
@@ -209,17 +239,49 @@ impl Store for PostgresStore {
         rows.iter().map(row::worker).collect()
     }
 
-    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Answer<()> {
-        let query =
-            sqlx::query("INSERT INTO ended_sessions (session, expires_at) VALUES ($1, $2) ON CONFLICT DO NOTHING")
-                .bind(session.to_owned())
-                .bind(expires_at.as_micros());
-        self.calls.all("end_session", query).await.map(drop)
+    async fn note_session(
+        &self,
+        session: &str,
+        ended: bool,
+        log_level: Option<LogLevel>,
+        expires_at: Timestamp,
+    ) -> Answer<()> {
+        let query = sqlx::query(sql::NOTE_SESSION)
+            .bind(session.to_owned())
+            .bind(ended)
+            .bind(log_level.map(LogLevel::name))
+            .bind(expires_at.as_micros());
+        self.calls.all("note_session", query).await.map(drop)
     }
 
-    async fn ended_sessions(&self, after: &str, limit: usize) -> Answer<Vec<String>> {
-        let query = sqlx::query(sql::ENDED_SESSIONS).bind(after.to_owned()).bind(limit as i64);
-        self.calls.all("ended_sessions", query).await?.iter().map(|row| there(row.text(0)?, "session")).collect()
+    async fn sessions(&self, after: &str, limit: usize) -> Answer<Vec<SessionNote>> {
+        let query = sqlx::query(sql::SESSIONS).bind(after.to_owned()).bind(limit as i64);
+        self.calls.all("sessions", query).await?.iter().map(row::note).collect()
+    }
+
+    async fn subscribe(&self, session: &str, uri: &str, max: usize, expires_at: Timestamp) -> Answer<bool> {
+        let mut tries = 0;
+        loop {
+            let query = sqlx::query(sql::SUBSCRIBE)
+                .bind(session.to_owned())
+                .bind(uri.to_owned())
+                .bind(max as i32)
+                .bind(expires_at.as_micros());
+            match self.calls.one("subscribe", query).await {
+                Err(Fault::Taken(_)) if tries < SUBSCRIBES_MAX => tries += 1,
+                row => return Ok(row?.int(0)? == Some(1)),
+            }
+        }
+    }
+
+    async fn unsubscribe(&self, session: &str, uri: &str) -> Answer<()> {
+        let query = sqlx::query("DELETE FROM subscriptions WHERE session = $1 AND uri = $2");
+        self.calls.all("unsubscribe", query.bind(session.to_owned()).bind(uri.to_owned())).await.map(drop)
+    }
+
+    async fn subscriptions(&self, session: &str) -> Answer<Vec<String>> {
+        let query = sqlx::query(sql::SUBSCRIPTIONS).bind(session.to_owned());
+        self.calls.all("subscriptions", query).await?.iter().map(|row| there(row.text(0)?, "uri")).collect()
     }
 
     async fn tick(&self, gap: Duration, lease: Duration) -> Answer<bool> {
@@ -233,6 +295,10 @@ impl Store for PostgresStore {
 
     async fn expired(&self, limit: u32) -> Answer<(Timestamp, Vec<Task>)> {
         timed(self.pulse.all("expired", sqlx::query(sql::EXPIRED).bind(i64::from(limit))).await?)
+    }
+
+    async fn unanswered(&self, limit: u32) -> Answer<(Timestamp, Vec<Task>)> {
+        timed(self.pulse.all("unanswered", sqlx::query(sql::UNANSWERED).bind(i64::from(limit))).await?)
     }
 
     async fn purge(&self, limit: u32) -> Answer<u64> {
@@ -290,13 +356,14 @@ fn timed(rows: Vec<PgRow>) -> Answer<(Timestamp, Vec<Task>)> {
     Ok((now, rows.iter().map(row::task).collect::<Result<_, _>>()?))
 }
 
-fn create(rows: &[NewRow], caps: Caps) -> Sql {
+fn create(rows: &[NewRow], caps: Caps, lease: Duration) -> Sql {
     let many = rows.len();
     let (mut ids, mut tenants, mut owners, mut tools) =
         (Vec::with_capacity(many), Vec::with_capacity(many), Vec::with_capacity(many), Vec::with_capacity(many));
     let (mut arguments, mut ttls, mut tokens) =
         (Vec::with_capacity(many), Vec::with_capacity(many), Vec::with_capacity(many));
     let (mut sessions, mut parents) = (Vec::with_capacity(many), Vec::with_capacity(many));
+    let claimed = || rows.iter().map(|row| row.new.claimed.as_ref());
     for row in rows {
         ids.push(row.new.id.to_string());
         tenants.push(row.new.owner.tenant.as_str());
@@ -321,9 +388,14 @@ fn create(rows: &[NewRow], caps: Caps) -> Sql {
         .bind(i64::from(caps.open))
         .bind(i64::from(caps.live))
         .bind(longhaul_core::Event::Created.name())
+        .bind(rows.iter().map(|row| i16::from(row.new.client.bits())).collect::<Vec<_>>())
+        .bind(claimed().map(|claimed| claimed.map(|claimed| &*claimed.worker.name)).collect::<Vec<_>>())
+        .bind(claimed().map(|claimed| claimed.map(|claimed| &*claimed.worker.incarnation)).collect::<Vec<_>>())
+        .bind(claimed().map(|claimed| claimed.map(|claimed| &*claimed.token.0)).collect::<Vec<_>>())
+        .bind(micros(lease))
 }
 
-fn commit(writes: &[Write]) -> Sql {
+fn commit(writes: &[Write]) -> Answer<Sql> {
     let tasks = || writes.iter().map(|write| &write.change.task);
     let progress = |task: &Task| task.progress.clone();
     let message = |text: Option<String>| text.map(String::into_bytes);
@@ -335,7 +407,15 @@ fn commit(writes: &[Write]) -> Sql {
         messages.push(message);
     }
     let held = || writes.iter().map(|write| write.held.as_ref());
-    sqlx::query(sql::COMMIT)
+    let (mut answered, mut numbers, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+    for write in writes {
+        for (nth, sealed) in &write.answers {
+            answered.push(write.change.task.id.to_string());
+            numbers.push(*nth as i32);
+            answers.push(&**sealed);
+        }
+    }
+    let query = sqlx::query(sql::COMMIT)
         .bind(tasks().map(|task| task.id.to_string()).collect::<Vec<_>>())
         .bind(tasks().map(|task| task.version as i64).collect::<Vec<_>>())
         .bind(tasks().map(|task| row::phase(&task.phase)).collect::<Vec<_>>())
@@ -351,4 +431,10 @@ fn commit(writes: &[Write]) -> Sql {
         .bind(held().map(|held| held.map(|(_, token)| &*token.0)).collect::<Vec<_>>())
         .bind(writes.iter().map(|write| write.overdue).collect::<Vec<_>>())
         .bind(writes.iter().map(|write| write.change.event.map(|event| event.name())).collect::<Vec<_>>())
+        .bind(writes.iter().map(|write| row::inputs(&write.change)).collect::<Result<Vec<_>, _>>()?)
+        .bind(tasks().map(|task| task.input_until().map(Timestamp::as_micros)).collect::<Vec<_>>())
+        .bind(answered)
+        .bind(numbers)
+        .bind(answers);
+    Ok(query)
 }

@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 use longhaul_core::{
-    CallError, Ending, Interruption, Lease, LeaseToken, Outcome, Phase, Principal, Progress, Task, TaskSupport,
-    TenantId, Timestamp, ToolDef, WorkerId, WorkerInfo,
+    CallError, Change, ClientCapabilities, Ending, Input, InputState, Interruption, Lease, LeaseToken, LogLevel,
+    Outcome, Phase, Principal, Progress, PromptDef, Question, ResourceDef, Task, TaskSupport, TemplateDef, TenantId,
+    Timestamp, ToolDef, WorkerId, WorkerInfo,
 };
-use longhaul_rpc::Assignment;
+use longhaul_rpc::{Assignment, SessionNote};
 use serde::{Deserialize, Serialize};
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
@@ -56,7 +57,11 @@ macro_rules! task_columns {
             $t,
             ".updated_at, ",
             $t,
-            ".ttl_ms"
+            ".ttl_ms, ",
+            $t,
+            ".client, ",
+            $t,
+            ".inputs"
         )
     };
 }
@@ -85,8 +90,10 @@ pub(crate) mod at {
     pub const CREATED_AT: usize = 18;
     pub const UPDATED_AT: usize = 19;
     pub const TTL_MS: usize = 20;
+    pub const CLIENT: usize = 21;
+    pub const INPUTS: usize = 22;
     /// What a statement selects beyond a task.
-    pub const MORE: usize = 21;
+    pub const MORE: usize = 23;
 }
 
 /// A row of either engine.
@@ -95,6 +102,7 @@ pub(crate) trait TaskRow {
     fn blob(&self, at: usize) -> Result<Option<Bytes>, Fault>;
     fn long(&self, at: usize) -> Result<Option<i64>, Fault>;
     fn int(&self, at: usize) -> Result<Option<i32>, Fault>;
+    fn short(&self, at: usize) -> Result<Option<i16>, Fault>;
     fn real(&self, at: usize) -> Result<Option<f64>, Fault>;
 }
 
@@ -105,6 +113,7 @@ where
     for<'r> &'r [u8]: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> i32: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i16: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> f64: Decode<'r, R::Database> + Type<R::Database>,
 {
     fn text(&self, at: usize) -> Result<Option<String>, Fault> {
@@ -117,6 +126,9 @@ where
         self.try_get(at).map_err(odd)
     }
     fn int(&self, at: usize) -> Result<Option<i32>, Fault> {
+        self.try_get(at).map_err(odd)
+    }
+    fn short(&self, at: usize) -> Result<Option<i16>, Fault> {
         self.try_get(at).map_err(odd)
     }
     fn real(&self, at: usize) -> Result<Option<f64>, Fault> {
@@ -179,6 +191,11 @@ pub(crate) fn task<R: TaskRow>(row: &R) -> Result<Task, Fault> {
         created_at: moment(row, at::CREATED_AT)?,
         updated_at: moment(row, at::UPDATED_AT)?,
         ttl_ms: row.long(at::TTL_MS)?.map(|ms| ms as u64),
+        client: ClientCapabilities::from_bits(there(row.short(at::CLIENT)?, "client")? as u8),
+        inputs: match row.blob(at::INPUTS)? {
+            Some(inputs) => inputs_from(&inputs)?,
+            None => Vec::new(),
+        },
     })
 }
 
@@ -205,13 +222,58 @@ pub(crate) fn assignment<R: TaskRow>(row: &R) -> Result<Assignment, Fault> {
     })
 }
 
-/// `name, incarnation, url, tools` as a worker.
+/// `name, incarnation, url, tools, offers` as a worker.
 pub(crate) fn worker<R: TaskRow>(row: &R) -> Result<WorkerInfo, Fault> {
+    let offers = row.blob(4)?.map(|offers| json_from(&offers)).transpose()?.unwrap_or_default();
+    let StoredOffers { prompts, resources, templates, completes } = offers;
+    let tools: Vec<StoredTool> = json_from(&there(row.blob(3)?, "tools")?)?;
     Ok(WorkerInfo {
         id: WorkerId { name: there(row.text(0)?, "name")?, incarnation: there(row.text(1)?, "incarnation")? },
         url: row.text(2)?,
-        tools: tools_from(&there(row.blob(3)?, "tools")?)?,
+        tools: tools.into_iter().map(tool_from).collect(),
+        prompts: each(prompts, |(name, definition)| PromptDef { name, definition: definition.into() }),
+        resources: each(resources, |(uri, definition)| ResourceDef { uri, definition: definition.into() }),
+        templates: each(templates, |(uri_template, definition)| TemplateDef {
+            uri_template,
+            definition: definition.into(),
+        }),
+        completes,
     })
+}
+
+/// `nth, sealed` as an answer, if there is one.
+pub(crate) fn answer<R: TaskRow>(row: &R) -> Option<Result<(u32, Vec<u8>), Fault>> {
+    let read = |nth: i32| Ok((nth as u32, there(row.blob(1)?, "an answer")?.into()));
+    row.int(0).transpose().map(|nth| nth.and_then(read))
+}
+
+/// `session, ended, log_level` as what is known of a session.
+pub(crate) fn note<R: TaskRow>(row: &R) -> Result<SessionNote, Fault> {
+    let level =
+        |name: String| LogLevel::from_name(&name).ok_or_else(|| Fault::Failed("a log level of another version".into()));
+    Ok(SessionNote {
+        session: there(row.text(0)?, "session")?,
+        ended: there(row.int(1)?, "ended")? == 1,
+        log_level: row.text(2)?.map(level).transpose()?,
+    })
+}
+
+fn each<T, U>(list: Vec<T>, as_one: impl Fn(T) -> U) -> Vec<U> {
+    list.into_iter().map(as_one).collect()
+}
+
+fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, Fault> {
+    serde_json::to_vec(value).map_err(|error| Fault::Failed(error.to_string()))
+}
+
+/// Says where the JSON went wrong, but nothing of what is in it.
+fn json_from<T: for<'r> Deserialize<'r>>(column: &[u8]) -> Result<T, Fault> {
+    let odd = |error: serde_json::Error| format!("JSON of another shape, in column {}", error.column());
+    serde_json::from_slice(column).map_err(|error| Fault::Failed(odd(error)))
+}
+
+fn text(bytes: &[u8], what: &str) -> Result<String, Fault> {
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| Fault::Failed(format!("{what} is not UTF-8")))
 }
 
 fn utf8(bytes: Option<Bytes>) -> Result<Option<String>, Fault> {
@@ -284,39 +346,115 @@ fn outcome_from(
 }
 
 #[derive(Serialize, Deserialize)]
-struct StoredTool(String, u8, String);
-
-/// A worker's tools as one column.
-pub(crate) fn tools(tools: &[ToolDef]) -> Result<Vec<u8>, Fault> {
-    let tools: Vec<_> = tools
-        .iter()
-        .map(|tool| {
-            let support = match tool.task_support {
-                TaskSupport::Forbidden => 0,
-                TaskSupport::Optional => 1,
-                TaskSupport::Required => 2,
-            };
-            let definition = std::str::from_utf8(&tool.definition);
-            let definition = definition.map_err(|_| Fault::Failed(format!("the tool {:?} is not UTF-8", tool.name)))?;
-            Ok(StoredTool(tool.name.clone(), support, definition.to_owned()))
-        })
-        .collect::<Result<_, Fault>>()?;
-    serde_json::to_vec(&tools).map_err(|error| Fault::Failed(error.to_string()))
+#[serde(rename_all = "snake_case")]
+enum StoredInput {
+    /// Key, deadline, question.
+    Open(String, i64, StoredQuestion),
+    /// Key.
+    Closed(String),
 }
 
-/// Reads what [`tools`] wrote.
-fn tools_from(column: &[u8]) -> Result<Vec<ToolDef>, Fault> {
-    let tools: Vec<StoredTool> = serde_json::from_slice(column).map_err(|error| Fault::Failed(error.to_string()))?;
-    Ok(tools
-        .into_iter()
-        .map(|StoredTool(name, support, definition)| ToolDef {
-            name,
-            task_support: match support {
-                0 => TaskSupport::Forbidden,
-                1 => TaskSupport::Optional,
-                _ => TaskSupport::Required,
-            },
-            definition: definition.into(),
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoredQuestion {
+    /// Message, schema.
+    Form(String, String),
+    /// Message, URL.
+    Url(String, String),
+    Sample(String),
+    Roots,
+}
+
+/// The questions of a task as one column; `None` leaves what is stored. Only changes that the audit log records touch
+/// questions, so that a report moves none of their bytes.
+pub(crate) fn inputs(change: &Change) -> Result<Option<Vec<u8>>, Fault> {
+    if change.event.is_none() || change.task.inputs.is_empty() {
+        return Ok(None);
+    }
+    let question = |question: &Question| {
+        Ok::<_, Fault>(match question {
+            Question::Form { message, schema } => StoredQuestion::Form(message.clone(), text(schema, "a form")?),
+            Question::Url { message, url } => StoredQuestion::Url(message.clone(), url.clone()),
+            Question::Sample { params } => StoredQuestion::Sample(text(params, "a question")?),
+            Question::Roots => StoredQuestion::Roots,
         })
-        .collect())
+    };
+    let stored = change.task.inputs.iter().map(|Input { key, state }| {
+        Ok(match state {
+            InputState::Open { question: asked, until } => {
+                StoredInput::Open(key.clone(), until.as_micros(), question(asked)?)
+            }
+            InputState::Closed => StoredInput::Closed(key.clone()),
+        })
+    });
+    json(&stored.collect::<Result<Vec<_>, Fault>>()?).map(Some)
+}
+
+/// Reads what [`inputs`] wrote.
+fn inputs_from(column: &[u8]) -> Result<Vec<Input>, Fault> {
+    let question = |question| match question {
+        StoredQuestion::Form(message, schema) => Question::Form { message, schema: schema.into() },
+        StoredQuestion::Url(message, url) => Question::Url { message, url },
+        StoredQuestion::Sample(params) => Question::Sample { params: params.into() },
+        StoredQuestion::Roots => Question::Roots,
+    };
+    Ok(each(json_from::<Vec<_>>(column)?, |input| match input {
+        StoredInput::Open(key, until, asked) => {
+            Input { key, state: InputState::Open { question: question(asked), until: Timestamp::from_micros(until) } }
+        }
+        StoredInput::Closed(key) => Input { key, state: InputState::Closed },
+    }))
+}
+
+/// A row of an earlier version lacks the last two.
+#[derive(Serialize, Deserialize)]
+struct StoredTool(String, u8, String, #[serde(default)] bool, #[serde(default)] u8);
+
+/// What a worker offers beside tools; a row of an earlier version has none of it.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct StoredOffers {
+    prompts: Vec<(String, String)>,
+    resources: Vec<(String, String)>,
+    templates: Vec<(String, String)>,
+    completes: bool,
+}
+
+/// What a worker offers as two columns: `tools, offers`.
+pub(crate) fn offers(worker: &WorkerInfo) -> Result<(Vec<u8>, Option<Vec<u8>>), Fault> {
+    let WorkerInfo { tools, prompts, resources, templates, completes, .. } = worker;
+    let pair =
+        |name: &str, definition: &[u8]| Ok::<_, Fault>((name.to_owned(), text(definition, &format!("{name:?}"))?));
+    let tools = tools.iter().map(|tool| {
+        let support = match tool.task_support {
+            TaskSupport::Forbidden => 0,
+            TaskSupport::Optional => 1,
+            TaskSupport::Required => 2,
+        };
+        let (name, definition) = pair(&tool.name, &tool.definition)?;
+        Ok(StoredTool(name, support, definition, tool.decides, tool.needs.bits()))
+    });
+    let offers = StoredOffers {
+        prompts: prompts.iter().map(|one| pair(&one.name, &one.definition)).collect::<Result<_, _>>()?,
+        resources: resources.iter().map(|one| pair(&one.uri, &one.definition)).collect::<Result<_, _>>()?,
+        templates: templates.iter().map(|one| pair(&one.uri_template, &one.definition)).collect::<Result<_, _>>()?,
+        completes: *completes,
+    };
+    let has_more = !(prompts.is_empty() && resources.is_empty() && templates.is_empty()) || *completes;
+    let offers = if has_more { Some(json(&offers)?) } else { None };
+    Ok((json(&tools.collect::<Result<Vec<_>, Fault>>()?)?, offers))
+}
+
+fn tool_from(StoredTool(name, support, definition, decides, needs): StoredTool) -> ToolDef {
+    ToolDef {
+        name,
+        task_support: match support {
+            0 => TaskSupport::Forbidden,
+            1 => TaskSupport::Optional,
+            _ => TaskSupport::Required,
+        },
+        decides,
+        needs: ClientCapabilities::from_bits(needs),
+        definition: definition.into(),
+    }
 }

@@ -2,15 +2,15 @@
 //!
 //! It answers as PostgreSQL does; with one writer at a time its statements may be small and many.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use longhaul_core::{Clock, Event, LimitScope, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
-use longhaul_rpc::{Assignment, Position, TaskCount};
+use longhaul_core::{Clock, Event, Fence, LimitScope, LogLevel, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
+use longhaul_rpc::{Assignment, Position, SessionNote, TaskCount};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::query::Query;
 use sqlx::sqlite::{
@@ -39,8 +39,13 @@ impl SqliteStore {
     /// Opens the file, creating and migrating it as needed.
     pub(crate) async fn open(url: &str, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
         let mut writer = connect(url).await?;
-        let tasks = SqlStr::from_static(include_str!("../../../../migrations/sqlite/0001_tasks.sql"));
-        let migrations = vec![Migration::new(1, "tasks".into(), MigrationType::Simple, tasks, false)];
+        let migration = |version, name: &'static str, sql| {
+            Migration::new(version, name.into(), MigrationType::Simple, SqlStr::from_static(sql), false)
+        };
+        let migrations = vec![
+            migration(1, "tasks", include_str!("../../../../migrations/sqlite/0001_tasks.sql")),
+            migration(2, "inputs", include_str!("../../../../migrations/sqlite/0002_inputs.sql")),
+        ];
         let migrated = Migrator::with_migrations(migrations).run_direct(None, &mut writer, false).await;
         migrated.with_context(|| format!("{url}: the schema cannot be brought up to date"))?;
         Ok(Self { clock, reader: Mutex::new(connect(url).await?), writer: Mutex::new(writer) })
@@ -125,7 +130,7 @@ async fn one(connection: &mut SqliteConnection, query: Sql<'_>) -> Answer<Sqlite
 
 #[async_trait]
 impl Store for SqliteStore {
-    async fn create(&self, rows: &[NewRow], caps: Caps) -> Answer<Vec<Created>> {
+    async fn create(&self, rows: &[NewRow], caps: Caps, lease: Duration) -> Answer<Vec<Created>> {
         let mut work = self.begin().await?;
         let mut answers = Vec::with_capacity(rows.len());
         for row in rows {
@@ -144,11 +149,15 @@ impl Store for SqliteStore {
                 continue;
             }
             let now = work.now;
-            let ttl = row.ttl_ms.map(|ms| ms as i64);
+            let (ttl, claimed) = (row.ttl_ms.map(|ms| ms as i64), new.claimed.as_ref());
             let insert = sqlx::query(
+                // One that runs already is as if it had been claimed, in a place that no claim gives.
                 "INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent,
-                   created_at, updated_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7 + ?6 * 1000, ?8, ?9, ?10, ?7, ?7)",
+                   created_at, updated_at, client, phase, attempt, worker_name, worker_incarnation, lease_token, lease_slot,
+                   lease_until, claimed_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7 + ?6 * 1000, ?8, ?9, ?10, ?7, ?7, ?11, iif(?14 IS NULL, 'queued', 'running'),
+                   ?14 IS NOT NULL, ?12, ?13, ?14, iif(?14 IS NULL, NULL, 0), iif(?14 IS NULL, NULL, ?7 + ?15),
+                   iif(?14 IS NULL, NULL, ?7))",
             )
             .bind(new.id.to_string())
             .bind(tenant)
@@ -159,7 +168,12 @@ impl Store for SqliteStore {
             .bind(now)
             .bind(new.progress_token.as_deref())
             .bind(new.session.as_deref())
-            .bind(new.traceparent.as_deref());
+            .bind(new.traceparent.as_deref())
+            .bind(i16::from(new.client.bits()))
+            .bind(claimed.map(|claimed| &*claimed.worker.name))
+            .bind(claimed.map(|claimed| &*claimed.worker.incarnation))
+            .bind(claimed.map(|claimed| &*claimed.token.0))
+            .bind(micros(lease));
             work.run(insert).await?;
             work.run(audit(&new.id.to_string(), Event::Created.name(), now)).await?;
             work.count(tenant, &row.owner, 1, 1).await?;
@@ -193,7 +207,7 @@ impl Store for SqliteStore {
     async fn commit(&self, writes: &[Write]) -> Answer<Vec<Option<Committed>>> {
         let mut work = self.begin().await?;
         let mut answers = Vec::with_capacity(writes.len());
-        for Write { change, held, overdue } in writes {
+        for Write { change, answers: given, held, overdue } in writes {
             let task = &change.task;
             let progress = task.progress.as_ref();
             let (result, code, message) = row::outcome(change.outcome.as_ref());
@@ -213,7 +227,9 @@ impl Store for SqliteStore {
                 .bind(attempt)
                 .bind(token)
                 .bind(*overdue)
-                .bind(work.now);
+                .bind(work.now)
+                .bind(row::inputs(change)?)
+                .bind(task.input_until().map(Timestamp::as_micros));
             let Some(row) = work.all(update).await?.pop() else {
                 answers.push(None);
                 continue;
@@ -222,7 +238,12 @@ impl Store for SqliteStore {
             if let Some(event) = change.event {
                 work.run(audit(&task.id.to_string(), event.name(), updated_at.as_micros())).await?;
             }
+            for (nth, sealed) in given {
+                let insert = sqlx::query("INSERT INTO answers (task_id, nth, sealed) VALUES (?1, ?2, ?3)");
+                work.run(insert.bind(task.id.to_string()).bind(*nth as i32).bind(&**sealed)).await?;
+            }
             if task.ending().is_some() {
+                work.run(sqlx::query(FORGET).bind(task.id.to_string())).await?;
                 work.count(task.owner.tenant.as_str(), &task.owner.owner(), -1, 0).await?;
             }
             answers.push(Some(Committed { updated_at, claimed_at: row.long(1)?.map(Timestamp::from_micros) }));
@@ -268,12 +289,17 @@ impl Store for SqliteStore {
         Ok(false)
     }
 
-    async fn heartbeat(&self, worker: &WorkerId, leases: &[(TaskId, u32)], lease: Duration) -> Answer<HashSet<TaskId>> {
+    async fn heartbeat(
+        &self,
+        worker: &WorkerId,
+        leases: &[(TaskId, u32)],
+        lease: Duration,
+    ) -> Answer<HashMap<TaskId, bool>> {
         let mut work = self.begin().await?;
         let now = work.now;
         let seen = sqlx::query("UPDATE workers SET last_seen = ?3 WHERE name = ?1 AND incarnation = ?2");
         work.run(seen.bind(&worker.name).bind(&worker.incarnation).bind(now)).await?;
-        let mut held = HashSet::new();
+        let mut held = HashMap::new();
         for (id, attempt) in leases {
             let renew = sqlx::query(
                 "UPDATE tasks SET lease_until = ?5
@@ -281,10 +307,47 @@ impl Store for SqliteStore {
             );
             let renew = renew.bind(id.to_string()).bind(*attempt as i32).bind(&worker.name).bind(&worker.incarnation);
             if work.run(renew.bind(now + micros(lease))).await? > 0 {
-                held.insert(*id);
+                let waiting = sqlx::query("SELECT 1 FROM answers WHERE task_id = ?1 LIMIT 1").bind(id.to_string());
+                held.insert(*id, !work.all(waiting).await?.is_empty());
             }
         }
         work.commit(held).await
+    }
+
+    async fn collect(&self, fence: &Fence, have: &[u32]) -> Answer<Option<Vec<(u32, Vec<u8>)>>> {
+        let mut work = self.begin().await?;
+        let id = fence.id.to_string();
+        let held = sqlx::query(
+            "SELECT 1 FROM tasks WHERE id = ?1 AND attempt = ?2 AND lease_token = ?3 AND phase = 'running'",
+        );
+        let held = held.bind(&id).bind(fence.attempt as i32).bind(&fence.token.0);
+        if work.all(held).await?.is_empty() {
+            return work.commit(None).await;
+        }
+        for nth in have {
+            let arrived = sqlx::query("DELETE FROM answers WHERE task_id = ?1 AND nth = ?2");
+            work.run(arrived.bind(&id).bind(*nth as i32)).await?;
+        }
+        let rest = sqlx::query("SELECT nth, sealed FROM answers WHERE task_id = ?1 ORDER BY nth").bind(&id);
+        let rest = work.all(rest).await?.iter().filter_map(row::answer).collect::<Result<_, _>>()?;
+        work.commit(Some(rest)).await
+    }
+
+    async fn carry(&self, id: TaskId, stream: &str, lease: Duration) -> Answer<bool> {
+        let mut work = self.begin().await?;
+        let now = work.now;
+        if lease.is_zero() {
+            let let_go = sqlx::query("DELETE FROM carriers WHERE task_id = ?1 AND stream = ?2");
+            work.run(let_go.bind(id.to_string()).bind(stream)).await?;
+            return work.commit(true).await;
+        }
+        let carry = sqlx::query(
+            "INSERT INTO carriers AS c (task_id, stream, until) VALUES (?1, ?2, ?3)
+             ON CONFLICT DO UPDATE SET stream = ?2, until = iif(c.stream = ?2, max(c.until, ?3), ?3)
+             WHERE c.stream = ?2 OR c.until <= ?4",
+        );
+        let carried = work.run(carry.bind(id.to_string()).bind(stream).bind(now + micros(lease)).bind(now)).await?;
+        work.commit(carried > 0).await
     }
 
     async fn list(&self, tenant: &str, owner: &str, after: Option<Position>, limit: u32) -> Answer<Vec<Task>> {
@@ -341,15 +404,17 @@ impl Store for SqliteStore {
     }
 
     async fn attach(&self, worker: &WorkerInfo) -> Answer<()> {
+        let (tools, offers) = row::offers(worker)?;
         let mut work = self.begin().await?;
         let now = work.now;
         let query = sqlx::query(
-            "INSERT OR REPLACE INTO workers (name, incarnation, url, tools, last_seen) VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT OR REPLACE INTO workers (name, incarnation, url, tools, offers, last_seen) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )
         .bind(&worker.id.name)
         .bind(&worker.id.incarnation)
         .bind(worker.url.as_deref())
-        .bind(row::tools(&worker.tools)?)
+        .bind(tools)
+        .bind(offers)
         .bind(now);
         work.run(query).await?;
         work.commit(()).await
@@ -372,31 +437,78 @@ impl Store for SqliteStore {
         let mut reader = self.reader.lock().await;
         let now = self.now(&mut reader).await?;
         let query = sqlx::query(
-            "SELECT name, incarnation, url, tools FROM workers, sweeps
+            "SELECT name, incarnation, url, tools, offers FROM workers, sweeps
              WHERE last_seen > min(?1, coalesce(last_tick, ?1) + ?2 / 10) - ?2 OR ?1 < grace_until ORDER BY name",
         );
         let rows = all(&mut reader, query.bind(now).bind(micros(within))).await?;
         rows.iter().map(row::worker).collect()
     }
 
-    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Answer<()> {
+    async fn note_session(
+        &self,
+        session: &str,
+        ended: bool,
+        log_level: Option<LogLevel>,
+        expires_at: Timestamp,
+    ) -> Answer<()> {
         let mut work = self.begin().await?;
-        let query =
-            sqlx::query("INSERT INTO ended_sessions (session, expires_at) VALUES (?1, ?2) ON CONFLICT DO NOTHING");
-        work.run(query.bind(session).bind(expires_at.as_micros())).await?;
+        let note = sqlx::query(
+            "INSERT INTO session_notes (session, ended, log_level, expires_at) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT DO UPDATE SET ended = ended OR ?2, log_level = coalesce(?3, log_level),
+               expires_at = max(expires_at, ?4)",
+        )
+        .bind(session)
+        .bind(ended)
+        .bind(log_level.map(LogLevel::name))
+        .bind(expires_at.as_micros());
+        work.run(note).await?;
         work.commit(()).await
     }
 
-    async fn ended_sessions(&self, after: &str, limit: usize) -> Answer<Vec<String>> {
+    async fn sessions(&self, after: &str, limit: usize) -> Answer<Vec<SessionNote>> {
         let mut reader = self.reader.lock().await;
         let now = self.now(&mut reader).await?;
         let query = sqlx::query(
-            "SELECT session FROM ended_sessions WHERE session > ?1 AND expires_at > ?2 ORDER BY session LIMIT ?3",
+            "SELECT session, ended, log_level FROM session_notes WHERE session > ?1 AND expires_at > ?2
+             ORDER BY session LIMIT ?3",
         )
         .bind(after)
         .bind(now)
         .bind(limit as i64);
-        all(&mut reader, query).await?.iter().map(|row| there(row.text(0)?, "session")).collect()
+        all(&mut reader, query).await?.iter().map(row::note).collect()
+    }
+
+    async fn subscribe(&self, session: &str, uri: &str, max: usize, expires_at: Timestamp) -> Answer<bool> {
+        let mut work = self.begin().await?;
+        let mine = sqlx::query("SELECT uri FROM subscriptions WHERE session = ?1").bind(session);
+        let mine: Vec<_> = work.all(mine).await?.iter().map(|row| row.text(0)).collect::<Result<_, _>>()?;
+        if mine.iter().flatten().any(|other| other == uri) {
+            return work.commit(true).await;
+        }
+        if mine.len() >= max {
+            return work.commit(false).await;
+        }
+        let add = sqlx::query(
+            "INSERT INTO subscriptions (session, slot, uri, expires_at)
+             SELECT ?1, coalesce(max(slot) + 1, 0), ?2, ?3 FROM subscriptions WHERE session = ?1",
+        );
+        work.run(add.bind(session).bind(uri).bind(expires_at.as_micros())).await?;
+        work.commit(true).await
+    }
+
+    async fn unsubscribe(&self, session: &str, uri: &str) -> Answer<()> {
+        let mut work = self.begin().await?;
+        let remove = sqlx::query("DELETE FROM subscriptions WHERE session = ?1 AND uri = ?2");
+        work.run(remove.bind(session).bind(uri)).await?;
+        work.commit(()).await
+    }
+
+    async fn subscriptions(&self, session: &str) -> Answer<Vec<String>> {
+        let mut reader = self.reader.lock().await;
+        let now = self.now(&mut reader).await?;
+        let query = sqlx::query("SELECT uri FROM subscriptions WHERE session = ?1 AND expires_at > ?2 ORDER BY uri");
+        let rows = all(&mut reader, query.bind(session).bind(now)).await?;
+        rows.iter().map(|row| there(row.text(0)?, "uri")).collect()
     }
 
     async fn tick(&self, gap: Duration, lease: Duration) -> Answer<bool> {
@@ -419,6 +531,10 @@ impl Store for SqliteStore {
         self.late(sqlx::query(EXPIRED), limit).await
     }
 
+    async fn unanswered(&self, limit: u32) -> Answer<(Timestamp, Vec<Task>)> {
+        self.late(sqlx::query(UNANSWERED), limit).await
+    }
+
     async fn purge(&self, limit: u32) -> Answer<u64> {
         let mut work = self.begin().await?;
         let (now, limit) = (work.now, i64::from(limit));
@@ -429,6 +545,7 @@ impl Store for SqliteStore {
                 "INSERT INTO tombstones (id, tenant, owner, gone_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
             );
             work.run(bury.bind(id.clone()).bind(tenant.clone()).bind(owner.clone()).bind(row.long(3)?)).await?;
+            work.run(sqlx::query(FORGET).bind(id.clone())).await?;
             work.run(sqlx::query("DELETE FROM tasks WHERE id = ?1").bind(id)).await?;
             work.count(&tenant, &owner, 0, -1).await?;
         }
@@ -443,7 +560,9 @@ impl Store for SqliteStore {
         let mut most = 0;
         for (query, moment) in [
             (sqlx::query(PRUNE_TOMBSTONES), before(retention.tombstones)),
-            (sqlx::query(PRUNE_SESSIONS), now),
+            (sqlx::query(PRUNE_CARRIERS), now),
+            (sqlx::query(PRUNE_NOTES), now),
+            (sqlx::query(PRUNE_SUBSCRIPTIONS), now),
             (sqlx::query(PRUNE_WORKERS), before(retention.workers)),
             (sqlx::query(PRUNE_AUDIT), audit),
             (sqlx::query(PRUNE_COUNTERS), 0),
@@ -498,10 +617,13 @@ LEFT JOIN tombstones g ON g.id = w.id"
 
 const COMMIT: &str = "
 UPDATE tasks SET phase = ?3, ending = ?4, version = ?2, status_message = ?5, progress = ?6, progress_total = ?7,
-  progress_message = ?8, result = ?9, error_code = ?10, error_message = ?11, updated_at = max(updated_at, ?15)
+  progress_message = ?8, result = ?9, error_code = ?10, error_message = ?11, updated_at = max(updated_at, ?15),
+  inputs = coalesce(?16, inputs), input_until = ?17
 WHERE id = ?1 AND version = ?2 - 1 AND phase <> 'ended'
   AND (?13 IS NULL OR (lease_token = ?13 AND attempt = ?12)) AND (NOT ?14 OR lease_until <= ?15)
 RETURNING updated_at, claimed_at";
+
+const FORGET: &str = "DELETE FROM answers WHERE task_id = ?1";
 
 const HELD: &str = concat!(
     "SELECT ",
@@ -558,13 +680,19 @@ const EXPIRED: &str = concat!(
     " FROM tasks t WHERE t.phase <> 'ended' AND t.expires_at <= ?1 ORDER BY t.expires_at LIMIT ?2"
 );
 
+const UNANSWERED: &str =
+    concat!("SELECT ", task_columns!("t"), " FROM tasks t WHERE t.input_until <= ?1 ORDER BY t.input_until LIMIT ?2");
+
 const OLD: &str = "
 SELECT id, tenant, owner, expires_at FROM tasks WHERE phase = 'ended' AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2";
 
 const PRUNE_TOMBSTONES: &str =
     "DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones WHERE gone_at <= ?1 LIMIT ?2)";
-const PRUNE_SESSIONS: &str =
-    "DELETE FROM ended_sessions WHERE session IN (SELECT session FROM ended_sessions WHERE expires_at <= ?1 LIMIT ?2)";
+const PRUNE_CARRIERS: &str =
+    "DELETE FROM carriers WHERE task_id IN (SELECT task_id FROM carriers WHERE until <= ?1 LIMIT ?2)";
+const PRUNE_NOTES: &str =
+    "DELETE FROM session_notes WHERE session IN (SELECT session FROM session_notes WHERE expires_at <= ?1 LIMIT ?2)";
+const PRUNE_SUBSCRIPTIONS: &str = "DELETE FROM subscriptions WHERE (session, slot) IN (SELECT session, slot FROM subscriptions WHERE expires_at <= ?1 LIMIT ?2)";
 const PRUNE_WORKERS: &str =
     "DELETE FROM workers WHERE name IN (SELECT name FROM workers WHERE last_seen <= ?1 LIMIT ?2)";
 const PRUNE_AUDIT: &str = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at <= ?1 ORDER BY id LIMIT ?2)";

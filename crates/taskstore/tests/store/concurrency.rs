@@ -1,9 +1,10 @@
 //! Many at once, over two task-stores on one database.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use futures::future::join_all;
-use longhaul_core::{Ending, LimitScope, NewTask, Refusal};
+use longhaul_core::{Ending, InputKey, LimitScope, NewTask, Refusal};
 use longhaul_rpc::{Error, TaskCount, Tasks as _, Work as _};
 
 use crate::on_both_engines;
@@ -214,4 +215,55 @@ async fn while_connections_are_killed_nothing_acknowledged_is_lost_or_done_twice
     check.purge().await.unwrap();
     assert_eq!(world.texts("SELECT owner FROM endings").await, nothing);
     assert_eq!(world.texts(miscounted).await, nothing);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_connections_are_killed_no_acknowledged_answer_is_lost_or_counted_twice() {
+    let world = World::postgres().await;
+    let store = world.store_with(|config| config.max_open = 0).await;
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        tasks.push(running(&store, &ann()).await);
+    }
+    let over = tokio_util::sync::CancellationToken::new();
+    let monkey = {
+        let (over, url) = (over.clone(), world.url.clone());
+        spawn(async move { over.run_until_cancelled(kill_connections(&url)).await })
+    };
+    let workers = tasks.into_iter().map(|task| {
+        let store = store.clone();
+        spawn(async move {
+            let (hour, mut acknowledged, mut arrived) = (Duration::from_secs(3600), Vec::new(), Vec::new());
+            for at in 0..20u32 {
+                let (key, answer) = (at.to_string(), colour(&at.to_string()));
+                let asked = store.request_input(fence(&task), vec![form(&key, "Which?")], hour).await;
+                let Ok(asked) = asked else { continue };
+                let nth = asked.open_inputs().find(|(_, open, _)| **open == key).unwrap().0;
+                if store.respond(&ann(), task.id, vec![(InputKey::Named(key), answer.clone())]).await.is_ok() {
+                    acknowledged.push((nth, answer));
+                }
+                // What was not acknowledged may be there all the same. A repeated acknowledgement deletes nothing new.
+                let have = arrived.iter().map(|(nth, _)| *nth).collect();
+                if let Ok(kept) = store.collect(fence(&task), have).await {
+                    arrived.extend(kept);
+                }
+            }
+            (task, acknowledged, arrived)
+        })
+    });
+    let tasks: Vec<_> = join_all(workers).await.into_iter().map(Result::unwrap).collect();
+    over.cancel();
+    monkey.await.unwrap();
+    let mut total = 0;
+    for (task, acknowledged, mut arrived) in tasks {
+        let have = arrived.iter().map(|(nth, _)| *nth).collect();
+        arrived.extend(store.collect(fence(&task), have).await.unwrap());
+        let numbers: HashSet<_> = arrived.iter().map(|(nth, _)| *nth).collect();
+        assert_eq!(numbers.len(), arrived.len(), "an answer arrived twice");
+        assert!(acknowledged.iter().all(|answer| arrived.contains(answer)), "{acknowledged:?}, not {arrived:?}");
+        total += acknowledged.len();
+    }
+    assert!(total > 20, "only {total} answers were acknowledged");
+    let nothing: [&str; 0] = [];
+    assert_eq!(world.texts("SELECT task_id FROM audit GROUP BY task_id, version HAVING count(*) > 1").await, nothing);
 }

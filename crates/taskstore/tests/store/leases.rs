@@ -123,7 +123,7 @@ on_both_engines! {
         store.cancel(&ann(), tasks[1].id).await.unwrap();
         let beat = vec![(tasks[0].id, 1), (tasks[1].id, 1), (tasks[2].id, 2), (id(), 1)];
         let mut stop = store.heartbeat(&worker("w"), beat.clone()).await.unwrap();
-        stop.sort_by_key(|Directive::Stop(id)| beat.iter().position(|(other, _)| other == id));
+        stop.sort_by_key(|one| beat.iter().position(|(id, _)| *one == Directive::Stop(*id)));
         assert_eq!(stop, beat[1..].iter().map(|(id, _)| Directive::Stop(*id)).collect::<Vec<_>>());
         for stranger in [worker("v"), WorkerId { incarnation: "2".into(), ..worker("w") }] {
             let stop = store.heartbeat(&stranger, vec![(tasks[0].id, 1)]).await.unwrap();

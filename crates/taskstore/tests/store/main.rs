@@ -3,8 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds something else than it expects shall panic")]
 
 mod concurrency;
+mod inputs;
 mod leases;
+mod logs;
+mod migrations;
 mod model;
+mod sessions;
 mod sweeps;
 mod verbs;
 mod world;

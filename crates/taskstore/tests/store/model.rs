@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use longhaul_core::{Fence, LeaseToken, NewTask, Outcome, Phase, Refusal, Task, TaskId, TtlLimits, TtlWish};
-use longhaul_rpc::{Error, Report, Tasks as _, Work as _};
+use longhaul_core::{
+    Change, Claimed, Fence, InputKey, InputResponse, InputState, LeaseToken, NewTask, Outcome, Phase, Refusal, Task,
+    TaskId, Timestamp, TtlLimits, TtlWish,
+};
+use longhaul_rpc::{Directive, Error, Report, Tasks as _, Work as _};
 
 use crate::on_both_engines;
 use crate::world::*;
@@ -13,7 +16,8 @@ use crate::world::*;
 const STEP: Duration = Duration::from_secs(200);
 const TTL_MS: u64 = 900_000;
 const TOMBSTONE: Duration = Duration::from_secs(950);
-const OPS: usize = 400;
+const TIMEOUT: Duration = Duration::from_secs(500);
+const OPS: usize = 600;
 
 /// A small generator (PCG): the same seed, the same list.
 struct Chance(u64);
@@ -29,6 +33,8 @@ impl Chance {
 struct Known {
     task: Task,
     outcome: Option<Outcome>,
+    /// Answers that have not been collected.
+    kept: BTreeMap<u32, InputResponse>,
     /// The step in which it was created.
     born: u64,
     /// The step in which its lease was last renewed.
@@ -37,6 +43,21 @@ struct Known {
 }
 
 impl Known {
+    fn take(&mut self, change: Change) {
+        self.kept.extend(change.responses);
+        if change.outcome.is_some() {
+            self.kept.clear();
+        }
+        (self.task, self.outcome) = (change.task, change.outcome);
+    }
+    /// What proves that it is held, or would.
+    fn fence(&self) -> Fence {
+        let token = match &self.task.phase {
+            Phase::Running(lease) => lease.token.clone(),
+            Phase::Queued | Phase::Ended(_) => LeaseToken("gone".into()),
+        };
+        Fence { id: self.task.id, attempt: self.task.attempt.max(1), token }
+    }
     fn expired(&self, step: u64) -> bool {
         (step - self.born) * STEP.as_secs() * 1000 >= TTL_MS
     }
@@ -69,7 +90,19 @@ fn agree(store: &Task, model: &Task) -> bool {
     if let (Phase::Running(ours), Phase::Running(theirs)) = (&mut model.phase, &store.phase) {
         ours.until = theirs.until;
     }
+    for (ours, theirs) in model.inputs.iter_mut().zip(&store.inputs) {
+        if let (InputState::Open { until: ours, .. }, InputState::Open { until: theirs, .. }) =
+            (&mut ours.state, &theirs.state)
+        {
+            *ours = *theirs;
+        }
+    }
     *store == model && store.updated_at >= store.created_at
+}
+
+/// The model's own clock.
+fn clock(step: u64) -> Timestamp {
+    Timestamp::from_micros(0).plus(STEP * step as u32)
 }
 
 on_both_engines! {
@@ -98,13 +131,16 @@ async fn play(world: &World, seed: u64) {
     for op in 0..OPS {
         let at = format!("seed {seed}, operation {op}");
         let some = (!order.is_empty()).then(|| order[order.len() - 1 - chance.below(order.len().min(12))]);
-        match (chance.below(20), some) {
+        match (chance.below(28), some) {
             (0..4, _) | (_, None) => {
-                let new = NewTask { tool: tool.clone(), ttl: TtlWish::Unsaid, ..new_task(&owner) };
+                let claimed = Claimed { worker: name.clone(), token: LeaseToken(format!("{seed}-{op}")) };
+                let claimed = (chance.below(4) == 0).then_some(claimed);
+                let new = NewTask { tool: tool.clone(), ttl: TtlWish::Unsaid, claimed, ..new_task(&owner) };
                 let task = store.create(new.clone()).await.unwrap();
                 assert_eq!(store.create(new).await.unwrap(), task, "{at}");
                 order.push(task.id);
-                model.insert(task.id, Known { task, outcome: None, born: step, renewed: step, purged: false });
+                let kept = BTreeMap::new();
+                model.insert(task.id, Known { task, outcome: None, kept, born: step, renewed: step, purged: false });
             }
             (4..8, _) => {
                 let token = format!("{seed}-{op}");
@@ -126,10 +162,7 @@ async fn play(world: &World, seed: u64) {
             }
             (kind @ 8..13, Some(id)) => {
                 let known = model.get_mut(&id).unwrap();
-                let mut fence = match &known.task.phase {
-                    Phase::Running(lease) => Fence { id, attempt: known.task.attempt, token: lease.token.clone() },
-                    _ => Fence { id, attempt: 1, token: LeaseToken("gone".into()) },
-                };
+                let mut fence = known.fence();
                 if chance.below(5) == 0 {
                     fence.attempt += 1;
                 }
@@ -146,8 +179,7 @@ async fn play(world: &World, seed: u64) {
                 match (answer, verb) {
                     (Ok(task), Ok(change)) => {
                         assert!(agree(&task, &change.task), "{at}: {task:?}, not {:?}", change.task);
-                        known.task = change.task;
-                        known.outcome = change.outcome;
+                        known.take(change);
                     }
                     // A worker hears of a purged task that it has expired, while that is remembered.
                     (Err(refusal), Err(_)) if known.purged => {
@@ -162,20 +194,22 @@ async fn play(world: &World, seed: u64) {
                 match (plain(store.cancel(&owner, id).await), verb) {
                     (Ok(task), Ok(change)) => {
                         assert!(agree(&task, &change.task), "{at}");
-                        known.task = change.task;
-                        known.outcome = change.outcome;
+                        known.take(change);
                     }
                     (answer, verb) => assert_eq!(answer.unwrap_err(), verb.unwrap_err(), "{at}"),
                 }
             }
             (14, Some(_)) => {
                 let running = |known: &&mut Known| matches!(known.task.phase, Phase::Running(_));
-                let mut beat = Vec::new();
+                let (mut beat, mut answered) = (Vec::new(), Vec::new());
                 for known in model.values_mut().filter(running) {
                     known.renewed = step;
                     beat.push((known.task.id, known.task.attempt));
+                    if !known.kept.is_empty() {
+                        answered.push(Directive::Answered(known.task.id));
+                    }
                 }
-                assert_eq!(store.heartbeat(&name, beat).await.unwrap(), [], "{at}");
+                assert_eq!(store.heartbeat(&name, beat).await.unwrap(), answered, "{at}");
             }
             (15, Some(_)) => {
                 store.advance_clock(STEP).await.unwrap();
@@ -186,7 +220,7 @@ async fn play(world: &World, seed: u64) {
                 for known in model.values_mut().filter(|known| known.overdue(step)) {
                     let Phase::Running(lease) = &known.task.phase else { continue };
                     let change = known.task.clone().interrupt(lease.until).unwrap();
-                    (known.task, known.outcome) = (change.task, change.outcome);
+                    known.take(change);
                     ended += 1;
                 }
                 assert_eq!(store.interrupt().await.unwrap(), ended, "{at}");
@@ -196,7 +230,7 @@ async fn play(world: &World, seed: u64) {
                 for known in model.values_mut().filter(|known| known.expired(step) && known.task.ending().is_none()) {
                     let end = known.task.expires_at().unwrap();
                     let change = known.task.clone().expire(end).unwrap();
-                    (known.task, known.outcome) = (change.task, change.outcome);
+                    known.take(change);
                     ended += 1;
                 }
                 assert_eq!(store.expire().await.unwrap(), ended, "{at}");
@@ -212,6 +246,71 @@ async fn play(world: &World, seed: u64) {
                 let expected: Vec<_> = order.iter().rev().filter(|id| !model[id].expired(step)).copied().collect();
                 assert_eq!(listed.iter().map(|task| task.id).collect::<Vec<_>>(), expected, "{at}");
                 assert!(listed.iter().all(|task| agree(task, &model[&task.id].task)), "{at}");
+            }
+            (19..22, Some(id)) => {
+                let known = model.get_mut(&id).unwrap();
+                let mut fence = known.fence();
+                if chance.below(5) == 0 {
+                    fence.token = LeaseToken("another".into());
+                }
+                let mut request = || form(["a", "b", "c", "d"][chance.below(4)], ["One?", "Two?"][chance.below(6) / 5]);
+                let requests = vec![request(), request()];
+                let answer = plain(store.request_input(fence.clone(), requests.clone(), TIMEOUT).await);
+                let verb = known.task.held_under(&fence).and_then(|()| match known.task.has_asked(&requests) {
+                    true => Ok(None),
+                    false => known.task.clone().request_input(&fence, requests, clock(step).plus(TIMEOUT)).map(Some),
+                });
+                match (answer, verb) {
+                    (Ok(task), Ok(change)) => {
+                        change.into_iter().for_each(|change| known.take(change));
+                        assert!(agree(&task, &known.task), "{at}: {task:?}, not {:?}", known.task);
+                    }
+                    (Err(refusal), Err(_)) if known.purged => {
+                        assert!(matches!(refusal, Refusal::Expired | Refusal::NotFound), "{at}");
+                    }
+                    (answer, verb) => assert_eq!(answer.unwrap_err(), verb.unwrap_err(), "{at}"),
+                }
+            }
+            (22..24, Some(id)) => {
+                let known = model.get_mut(&id).unwrap();
+                let key = match chance.below(2) {
+                    0 => InputKey::Named(["a", "b", "c", "e"][chance.below(4)].into()),
+                    _ => InputKey::Nth(chance.below(4) as u32),
+                };
+                let answers = vec![(key, colour(&op.to_string())), (InputKey::Nth(2), InputResponse::Cancel)];
+                let verb = known.access(step).map(|task| task.respond(answers.clone()));
+                match (plain(store.respond(&owner, id, answers).await), verb) {
+                    (Ok(task), Ok(verb)) => {
+                        // Late, repeated and unknown answers change nothing.
+                        verb.into_iter().for_each(|change| known.take(change));
+                        assert!(agree(&task, &known.task), "{at}: {task:?}, not {:?}", known.task);
+                    }
+                    (answer, verb) => assert_eq!(answer.unwrap_err(), verb.unwrap_err(), "{at}"),
+                }
+            }
+            (24..26, Some(id)) => {
+                let known = model.get_mut(&id).unwrap();
+                let have: Vec<u32> = (0..4).filter(|_| chance.below(3) == 0).collect();
+                match (plain(store.collect(known.fence(), have.clone()).await), known.task.held_under(&known.fence())) {
+                    (Ok(kept), Ok(())) => {
+                        known.kept.retain(|nth, _| !have.contains(nth));
+                        assert_eq!(kept, known.kept.clone().into_iter().collect::<Vec<_>>(), "{at}");
+                    }
+                    (Err(refusal), Err(_)) if known.purged => {
+                        assert!(matches!(refusal, Refusal::Expired | Refusal::NotFound), "{at}");
+                    }
+                    (answer, verb) => assert_eq!(answer.unwrap_err(), verb.unwrap_err(), "{at}"),
+                }
+            }
+            (26, Some(_)) => {
+                let mut lapsed = 0;
+                for known in model.values_mut() {
+                    if let Ok(change) = known.task.clone().lapse(clock(step)) {
+                        known.take(change);
+                        lapsed += 1;
+                    }
+                }
+                assert_eq!(store.lapse().await.unwrap(), lapsed, "{at}");
             }
             (_, Some(id)) => {
                 let known = &model[&id];
@@ -233,6 +332,8 @@ async fn play(world: &World, seed: u64) {
     let counted = world.texts("SELECT CAST(coalesce(sum(open), 0) AS text) FROM counters WHERE owner = ''").await;
     assert_eq!(rows, counted, "seed {seed}");
     assert!(count.open <= count.stored, "seed {seed}");
+    let kept: usize = model.values().map(|known| known.kept.len()).sum();
+    assert_eq!(world.texts("SELECT CAST(count(*) AS text) FROM answers").await, [kept.to_string()], "seed {seed}");
     for task in order {
         // Out of the way of the next seed's sweeps.
         let _ = store.cancel(&owner, task).await;

@@ -1,11 +1,11 @@
-//! Create, get, result, list, cancel, report, complete, changed, tools, sessions.
+//! Create, get, result, list, cancel, report, complete, changed, tools.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_bus::{Control as ControlHint, Hint};
 use longhaul_core::{CallError, Ending, Event, Interruption, LimitScope, Outcome, Phase, Progress, Refusal, TtlWish};
-use longhaul_rpc::{Control as _, Error, Position, Report, TaskCount, Tasks as _, Work as _};
+use longhaul_rpc::{Error, Position, Report, TaskCount, Tasks as _, Work as _};
 
 use crate::on_both_engines;
 use crate::world::*;
@@ -340,22 +340,6 @@ on_both_engines! {
         assert_eq!(store.tools().await.unwrap(), []);
     }
 
-    async fn an_ended_session_is_remembered_until_it_would_have_expired(world) {
-        let store = world.store().await;
-        let now = store.create(new_task(&ann())).await.unwrap().created_at;
-        let mut heard = world.bus.subscribe();
-        for _ in 0..2 {
-            store.end_session("s1", now.plus(Duration::from_secs(60))).await.unwrap();
-        }
-        store.end_session("s2", now.plus(Duration::from_secs(600))).await.unwrap();
-        assert_eq!(heard.try_recv(), Ok(Hint::Control(ControlHint::Sessions)));
-        assert_eq!(store.ended_sessions("").await.unwrap(), ["s1", "s2"]);
-        store.advance_clock(Duration::from_secs(61)).await.unwrap();
-        assert_eq!(store.ended_sessions("s1").await.unwrap(), ["s2"]);
-        store.purge().await.unwrap();
-        assert_eq!(world.texts("SELECT session FROM ended_sessions").await, ["s2"]);
-    }
-
     async fn names_with_nul_are_refused_and_harm_nobody(world) {
         let store = world.store().await;
         let bad = [
@@ -392,7 +376,7 @@ async fn a_database_without_the_schema_names_the_command() {
         allow_unsafe_durability: true,
         ..longhaul_taskstore::Config::default()
     };
-    let Err(error) = longhaul_taskstore::TaskStore::build(config.clone(), bus.clone()).await else {
+    let Err(error) = longhaul_taskstore::TaskStore::build(config.clone(), bus.clone(), keyring()).await else {
         panic!("no schema")
     };
     assert!(error.to_string().contains("`longhaul migrate`"), "{error}");
@@ -400,7 +384,7 @@ async fn a_database_without_the_schema_names_the_command() {
     let (one, two) = tokio::join!(longhaul_taskstore::migrate(&url), longhaul_taskstore::migrate(&url));
     one.and(two).unwrap();
     longhaul_taskstore::migrate(&url).await.unwrap();
-    longhaul_taskstore::TaskStore::build(config, bus).await.unwrap();
+    longhaul_taskstore::TaskStore::build(config, bus, keyring()).await.unwrap();
 }
 
 #[tokio::test]
@@ -410,6 +394,8 @@ async fn a_server_that_may_lose_commits_is_refused() {
     let name = world.url.rsplit('/').next().unwrap().split('?').next().unwrap().to_owned();
     world.execute_owned(format!("ALTER DATABASE {name} SET synchronous_commit = off")).await;
     let config = longhaul_taskstore::Config { allow_unsafe_durability: false, ..world.config() };
-    let Err(error) = longhaul_taskstore::TaskStore::build(config, world.bus.clone()).await else { panic!("unsafe") };
+    let Err(error) = longhaul_taskstore::TaskStore::build(config, world.bus.clone(), keyring()).await else {
+        panic!("unsafe")
+    };
     assert!(error.to_string().contains("would lose acknowledged tasks"), "{error}");
 }

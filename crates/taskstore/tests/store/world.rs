@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use longhaul_bus::{Bus, LocalBus};
 use longhaul_core::{
-    Caller, Fence, LeaseToken, NewTask, Outcome, Phase, Principal, Task, TaskId, TaskSupport, TenantId, ToolDef,
-    TtlWish, WorkerId, WorkerInfo,
+    Caller, ClientCapabilities, Fence, InputRequest, InputResponse, LeaseToken, NewTask, Outcome, Phase, Principal,
+    PromptDef, Question, ResourceDef, Task, TaskId, TaskSupport, TemplateDef, TenantId, ToolDef, TtlWish, WorkerId,
+    WorkerInfo,
 };
-use longhaul_rpc::{Assignment, Claim, Work as _};
+use longhaul_rpc::{Assignment, Claim, Tasks as _, Work as _};
+use longhaul_seal::{KEY_BYTES, Keyring};
 use longhaul_taskstore::{Config, TaskStore};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Row as _};
@@ -24,20 +27,28 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 pub struct World {
     pub url: String,
     pub bus: Arc<dyn Bus>,
-    _folder: Option<tempfile::TempDir>,
+    /// Of all its task-stores.
+    pub keyring: Arc<ArcSwap<Keyring>>,
+    folder: Option<tempfile::TempDir>,
 }
 
 impl World {
     pub fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("longhaul.db").display());
-        Self { url, bus: Arc::new(LocalBus::new()), _folder: Some(folder) }
+        Self { url, bus: Arc::new(LocalBus::new()), keyring: keyring(), folder: Some(folder) }
     }
 
     pub async fn postgres() -> Self {
+        let world = Self::unmigrated_postgres().await;
+        longhaul_taskstore::migrate(&world.url).await.unwrap();
+        world
+    }
+
+    /// On a database without a schema.
+    pub async fn unmigrated_postgres() -> Self {
         let url = Self::empty_postgres().await;
-        longhaul_taskstore::migrate(&url).await.unwrap();
-        Self { url, bus: Arc::new(LocalBus::new()), _folder: None }
+        Self { url, bus: Arc::new(LocalBus::new()), keyring: keyring(), folder: None }
     }
 
     /// A database without a schema.
@@ -75,7 +86,7 @@ impl World {
     pub async fn store_with(&self, change: impl FnOnce(&mut Config)) -> TaskStore {
         let mut config = self.config();
         change(&mut config);
-        TaskStore::build(config, self.bus.clone()).await.unwrap()
+        TaskStore::build(config, self.bus.clone(), self.keyring.clone()).await.unwrap()
     }
 
     /// Past the task-store: the one text column of a query.
@@ -104,15 +115,52 @@ impl World {
         }
     }
 
+    /// All that is stored, blobs as they are or in hex.
+    pub async fn dump(&self) -> Vec<u8> {
+        let Some(folder) = &self.folder else {
+            let mut connection = PgConnectOptions::from_str(&self.url).unwrap().connect().await.unwrap();
+            let tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public'";
+            let tables = sqlx::query(tables).fetch_all(&mut connection).await.unwrap();
+            let mut dump = Vec::new();
+            for table in &tables {
+                let rows = format!("SELECT t::text FROM {} t", table.get::<String, _>(0));
+                for row in sqlx::query(AssertSqlSafe(rows)).fetch_all(&mut connection).await.unwrap() {
+                    dump.extend_from_slice(row.get::<String, _>(0).as_bytes());
+                }
+            }
+            return dump;
+        };
+        let files = std::fs::read_dir(folder.path()).unwrap();
+        files.flat_map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect()
+    }
+
     /// A statement for the server that cannot be a literal.
     pub async fn execute_owned(&self, sql: String) {
         let mut connection = PgConnectOptions::from_str(&self.url).unwrap().connect().await.unwrap();
         sqlx::query(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
     }
 
+    /// A literal of bytes.
+    pub fn blob(&self, text: &str) -> String {
+        if self.is_postgres() { format!("'{text}'::bytea") } else { format!("CAST('{text}' AS BLOB)") }
+    }
+
+    /// A statement that both engines understand.
+    pub async fn execute_any(&self, sql: String) {
+        if self.is_postgres() {
+            return self.execute_owned(sql).await;
+        }
+        let mut connection = self.sqlite_connection().await;
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
+    }
+
     async fn sqlite_connection(&self) -> sqlx::SqliteConnection {
         sqlx::sqlite::SqliteConnectOptions::from_str(&self.url).unwrap().connect().await.unwrap()
     }
+}
+
+pub fn keyring() -> Arc<ArcSwap<Keyring>> {
+    Arc::new(ArcSwap::from_pointee(Keyring::new(&[1; KEY_BYTES], &[])))
 }
 
 /// Ends every other connection to the database, again and again.
@@ -157,6 +205,8 @@ pub fn new_task(owner: &Principal) -> NewTask {
         progress_token: None,
         session: None,
         traceparent: None,
+        client: ClientCapabilities { elicitation_form: true, elicitation_url: true, ..Default::default() },
+        claimed: None,
     }
 }
 
@@ -168,9 +218,20 @@ pub fn worker_info(id: &WorkerId, tools: &[&str]) -> WorkerInfo {
     let tool = |name: &&str| ToolDef {
         name: (*name).into(),
         task_support: TaskSupport::Required,
+        decides: true,
+        needs: ClientCapabilities { roots: true, ..Default::default() },
         definition: format!(r#"{{"name":"{name}","x":1e2}}"#).into(),
     };
-    WorkerInfo { id: id.clone(), url: Some("memory://w".into()), tools: tools.iter().map(tool).collect() }
+    let json = |text: &'static str| Bytes::from_static(text.as_bytes());
+    WorkerInfo {
+        id: id.clone(),
+        url: Some("memory://w".into()),
+        tools: tools.iter().map(tool).collect(),
+        prompts: vec![PromptDef { name: "greet".into(), definition: json("{\"name\" : \"greet\"}") }],
+        resources: vec![ResourceDef { uri: "demo://a".into(), definition: json("{\"size\":1e2}") }],
+        templates: vec![TemplateDef { uri_template: "demo://{b}".into(), definition: json("{\"nul\":\"\\u0000\"}") }],
+        completes: true,
+    }
 }
 
 pub fn wish(worker: &WorkerId, token: &str, max: u32) -> Claim {
@@ -192,4 +253,21 @@ pub fn fence(task: &Task) -> Fence {
 
 pub fn done(body: &'static str) -> Outcome {
     Outcome::Result { is_error: false, body: Bytes::from_static(body.as_bytes()) }
+}
+
+/// Creates a task and hands it out.
+pub async fn running(store: &TaskStore, owner: &Principal) -> Task {
+    let id = store.create(new_task(owner)).await.unwrap().id;
+    let held = claim(store, &id.to_string()).await.task;
+    assert_eq!(held.id, id);
+    held
+}
+
+pub fn form(key: &str, message: &str) -> InputRequest {
+    let schema = Bytes::from_static(br#" {"type":"object", "properties":{"colour":{"type":"string"}}}"#);
+    InputRequest { key: key.into(), question: Question::Form { message: message.into(), schema } }
+}
+
+pub fn colour(colour: &str) -> InputResponse {
+    InputResponse::Accept(Some(format!("{{\"colour\":  \"{colour}\"}}").into()))
 }

@@ -3,18 +3,14 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use longhaul_core::{Interruption, Outcome};
-use longhaul_rpc::{CallEvent, Calls as _, Error, Invocation};
-use longhaul_worker::{Answer, Config, Context, NoArguments, Tool, Worker, demo};
+use longhaul_core::{Interruption, LogMessage, Outcome};
+use longhaul_rpc::{CallEvent, Calls as _, Error, Invocation, Line};
+use longhaul_worker::{Answer, Config, Context, Ended, LogLevel, NoArguments, Status, Tool, Worker, demo};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::outcome::{error, text};
-use crate::store::{World, principal};
-
-fn call(tool: &str, arguments: &'static str) -> Invocation {
-    Invocation { principal: principal(), tool: tool.into(), arguments: arguments.into(), progress: false }
-}
+use crate::store::{World, call, principal};
 
 async fn events(world: &World, call: Invocation) -> Vec<CallEvent> {
     let calls = world.calls();
@@ -63,15 +59,16 @@ async fn progress_is_passed_on_only_if_it_is_wanted() {
     let _worker = world.run(Worker::new(world.config()).with_tools(demo::tools()));
     let countdown = call("countdown", r#"{"seconds":2,"steps":200}"#);
     assert_eq!(events(&world, countdown.clone()).await.len(), 1);
-    let events = events(&world, Invocation { progress: true, ..countdown }).await;
+    let events = events(&world, Invocation { line: Line { progress: true, log: None }, ..countdown }).await;
     let steps: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
             CallEvent::Progress(progress) => Some(progress.progress),
-            CallEvent::Outcome(_) => None,
+            _ => None,
         })
         .collect();
-    assert!((15..=25).contains(&steps.len()) && steps.is_sorted_by(|a, b| a < b), "{steps:?}");
+    // Sixteen as they come, then ten a second.
+    assert!((30..=40).contains(&steps.len()) && steps.is_sorted_by(|a, b| a < b), "{steps:?}");
     assert_eq!(steps.last(), Some(&200.0));
     assert!(matches!(events.last(), Some(CallEvent::Outcome(Outcome::Result { is_error: false, .. }))));
 }
@@ -141,4 +138,101 @@ async fn calls_in_flight_are_served_to_their_end_while_the_worker_drains() {
     let last = long.next().await.unwrap().unwrap();
     assert_eq!(last, CallEvent::Outcome(Outcome::Interrupted(Interruption::Drained)));
     worker.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn steps_that_are_a_little_apart_are_all_heard_and_many_at_once_are_merged() {
+    let world = World::new();
+    let few = Tool::new("few", async |context: Context, _: NoArguments| {
+        for step in [0.0, 50.0, 100.0] {
+            context.progress(step, Some(100.0), None).await?;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(Answer::text(""))
+    });
+    let many = Tool::new("many", async |context: Context, _: NoArguments| {
+        for step in 0..1000 {
+            context.progress(step.into(), None, None).await?;
+            context.progress(f64::from(step) - 1.0, None, None).await?;
+            context.progress(f64::NAN, None, None).await?;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(Answer::text(""))
+    });
+    let _worker = world.run(Worker::new(world.config()).tool(few).tool(many));
+    let line = Line { progress: true, log: None };
+    let steps = async |tool: &str| {
+        let events = events(&world, Invocation { line, ..call(tool, "{}") }).await;
+        let steps = events.into_iter().filter_map(|event| match event {
+            CallEvent::Progress(progress) => Some(progress.progress),
+            _ => None,
+        });
+        steps.collect::<Vec<_>>()
+    };
+    assert_eq!(steps("few").await, [0.0, 50.0, 100.0]);
+    let many = steps("many").await;
+    assert!(many.is_sorted_by(|a, b| a < b) && (20..=30).contains(&many.len()), "{many:?}");
+    assert_eq!((many.first(), many.last()), (Some(&0.0), Some(&999.0)), "the first goes at once, the last is not lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_hears_the_log_from_the_level_it_asked_for() {
+    let world = World::new();
+    let tool = Tool::new("logs", async |context: Context, _: NoArguments| {
+        context.log(LogLevel::Debug, None, "too fine").await?;
+        context.log(LogLevel::Info, Some("db"), &serde_json::json!({ "rows": 1 })).await?;
+        context.log(LogLevel::Error, None, &"x".repeat(100_000)).await?;
+        context.log(LogLevel::Error, None, "bad").await?;
+        Ok(Answer::text(""))
+    });
+    let flood = Tool::new("floods", async |context: Context, _: NoArguments| {
+        for nth in 0..500 {
+            context.log(LogLevel::Info, None, &nth).await?;
+        }
+        Ok(Answer::text(""))
+    });
+    let _worker = world.run(Worker::new(world.config()).tool(tool).tool(flood));
+    let logs = async |tool: &str, log| {
+        let line = Line { progress: false, log };
+        let events = events(&world, Invocation { line, ..call(tool, "{}") }).await;
+        assert!(matches!(events.last(), Some(CallEvent::Outcome(_))));
+        let logs =
+            events.into_iter().filter_map(|event| if let CallEvent::Log(log) = event { Some(log) } else { None });
+        logs.collect::<Vec<_>>()
+    };
+    let info = LogMessage { level: LogLevel::Info, logger: Some("db".into()), data: r#"{"rows":1}"#.into() };
+    let error = LogMessage { level: LogLevel::Error, logger: None, data: r#""bad""#.into() };
+    assert_eq!(logs("logs", Some(LogLevel::Info)).await, [info, error.clone()]);
+    assert_eq!(logs("logs", Some(LogLevel::Error)).await, [error]);
+    assert_eq!(logs("logs", None).await, []);
+    let flood = logs("floods", Some(LogLevel::Debug)).await;
+    assert!((100..500).contains(&flood.len()), "{}", flood.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_run_leaves_behind_cannot_speak_for_it() {
+    let world = World::new();
+    let (send, mut left) = mpsc::unbounded_channel();
+    let tool = Tool::new("leaves", move |context: Context, _: NoArguments| {
+        let send = send.clone();
+        async move {
+            assert_eq!(context.status(), Status::Working);
+            assert_eq!((context.task_id(), context.method(), context.tool()), (None, "tools/call", "leaves"));
+            assert_eq!(context.deadline(), Some(Instant::now() + Duration::from_secs(5)));
+            context.set_status_message("é".repeat(1000)).await?;
+            assert_eq!(context.status_message().unwrap().len(), 1024);
+            let _ = send.send(context.clone());
+            Ok(Answer::text(""))
+        }
+    })
+    .timeout(Duration::from_secs(5));
+    let _worker =
+        world.run(Worker::new(Config { calls_max: 1, ..world.config() }).tool(tool).with_tools(demo::tools()));
+    assert_eq!(text(outcome(&world, call("leaves", "{}")).await).1, "");
+    let left = left.recv().await.unwrap();
+    assert_eq!(left.progress(1.0, None, None).await, Err(Ended::Stopped));
+    assert_eq!(left.become_task().await, Err(Ended::Stopped));
+    assert_eq!(left.request_input(longhaul_worker::Ask::roots()).await, Err(longhaul_worker::InputError::Ended));
+    assert_eq!((left.status(), left.is_cancelled()), (Status::Ended(Ended::Stopped), false));
+    assert_eq!(text(outcome(&world, call("echo", "{}")).await).1, "{}");
 }

@@ -1,6 +1,7 @@
 //! A task-store in memory: the core's verbs, a record of all that was asked, and faults on demand.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,12 +9,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use longhaul_core::{
-    Caller, Change, Fence, Lease, Outcome, Phase, Principal, Refusal, Task, TaskId, TenantId, Timestamp, WorkerId,
-    WorkerInfo,
+    Caller, Change, Claimed, ClientCapabilities, Fence, InputKey, InputRequest, InputResponse, Lease, Outcome, Phase,
+    Principal, Refusal, Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, Target};
-use longhaul_rpc::{Assignment, Claim, Directive, Directives, Error, Links, Report, Server, ServiceToken, Work};
-use longhaul_worker::{Config, Listening, Worker};
+use longhaul_rpc::{
+    Assignment, Claim, Directive, Directives, Error, Invocation, Line, Links, Report, Server, ServiceToken, Work,
+};
+use longhaul_worker::{Config, Listening, Resolver, Worker};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -30,6 +33,8 @@ pub enum Asked {
     Claim(Claim),
     Heartbeat(Vec<(TaskId, u32)>),
     Report(TaskId, Report),
+    Input(TaskId, Vec<InputRequest>, Duration),
+    Collect(TaskId, Vec<u32>),
     Complete(Fence, Outcome),
     Detach,
 }
@@ -47,14 +52,20 @@ pub struct Faults {
     pub complete_answers_lost: u32,
     /// Heartbeats are never answered.
     pub deaf: bool,
+    /// Questions are stored, but so many answers are lost.
+    pub input_answers_lost: u32,
     /// Directives are not sent on their own.
     pub mute: bool,
+    /// Nor repeated in answers to heartbeats.
+    pub forgetful: bool,
 }
 
 #[derive(Default)]
 struct State {
     tasks: HashMap<TaskId, (Task, Bytes, Option<Outcome>)>,
     queue: Vec<TaskId>,
+    /// What was answered and not collected.
+    answers: HashMap<TaskId, Vec<(u32, InputResponse)>>,
     asked: Vec<(Instant, Asked)>,
     directives: Option<mpsc::UnboundedSender<Directive>>,
     faults: Faults,
@@ -64,6 +75,41 @@ struct State {
 pub struct Store {
     state: Mutex<State>,
     changed: Notify,
+}
+
+/// A plain call of a tool, by a client that stays on the line and can be asked anything.
+pub fn call(tool: &str, arguments: &'static str) -> Invocation {
+    Invocation {
+        principal: principal(),
+        target: longhaul_core::Target::Tool(tool.into()),
+        arguments: arguments.into(),
+        client: anything(),
+        line: Line::default(),
+        park: None,
+        may_become_task: false,
+    }
+}
+
+/// Names with their addresses; others have none.
+#[derive(Debug)]
+pub struct Names(pub Vec<(&'static str, Vec<IpAddr>)>);
+
+#[async_trait]
+impl Resolver for Names {
+    async fn resolve(&self, host: &str) -> std::io::Result<Vec<IpAddr>> {
+        let found = self.0.iter().find(|(name, _)| *name == host);
+        found.map(|(_, addresses)| addresses.clone()).ok_or_else(|| std::io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Yes, with a content.
+pub fn yes(content: &'static str) -> InputResponse {
+    InputResponse::Accept(Some(Bytes::from_static(content.as_bytes())))
+}
+
+/// A client that can be asked anything.
+pub fn anything() -> ClientCapabilities {
+    ClientCapabilities { elicitation_form: true, elicitation_url: true, sampling: true, roots: true }
 }
 
 pub fn principal() -> Principal {
@@ -83,6 +129,11 @@ impl Store {
 
     /// Queues a task.
     pub fn create(&self, tool: &str, arguments: &str) -> TaskId {
+        self.create_for(anything(), tool, arguments)
+    }
+
+    /// Queues a task of a client that can be asked so much.
+    pub fn create_for(&self, client: ClientCapabilities, tool: &str, arguments: &str) -> TaskId {
         self.locked(|state| {
             let id = TaskId::from_random(state.tasks.len() as u128 + 1);
             let task = Task {
@@ -99,10 +150,24 @@ impl Store {
                 created_at: Timestamp::from_micros(0),
                 updated_at: Timestamp::from_micros(0),
                 ttl_ms: Some(1000),
+                client,
+                inputs: Vec::new(),
             };
             state.tasks.insert(id, (task, Bytes::copy_from_slice(arguments.as_bytes()), None));
             state.queue.push(id);
             id
+        })
+    }
+
+    /// Creates a task for a call that has begun already.
+    pub fn adopt(&self, tool: &str, claimed: Claimed) -> Task {
+        let id = self.create(tool, "{}");
+        self.locked(|state| {
+            state.queue.retain(|queued| *queued != id);
+            let Claimed { worker, token } = claimed;
+            let lease = Lease { worker, token, until: Timestamp::from_micros(i64::MAX) };
+            let change = state.tasks[&id].0.clone().claim(lease).unwrap();
+            state.commit(change)
         })
     }
 
@@ -111,10 +176,38 @@ impl Store {
         self.locked(|state| {
             let change = state.tasks[&id].0.clone().cancel().unwrap();
             state.commit(change);
-            if let (Some(directives), false) = (&state.directives, state.faults.mute) {
-                let _ = directives.send(Directive::Stop(id));
-            }
+            state.direct(Directive::Stop(id));
         });
+    }
+
+    /// Answers questions of a task, and tells its worker.
+    pub fn respond(&self, id: TaskId, answers: &[(&str, InputResponse)]) {
+        let answers =
+            answers.iter().map(|(key, response)| (InputKey::Named((*key).into()), response.clone())).collect();
+        self.locked(|state| {
+            let change = state.tasks[&id].0.clone().respond(answers).unwrap();
+            state.commit(change);
+            state.direct(Directive::Answered(id));
+        });
+    }
+
+    /// Declines what is not answered by then, and tells the worker.
+    pub fn lapse(&self, id: TaskId, now: Timestamp) {
+        self.locked(|state| {
+            let change = state.tasks[&id].0.clone().lapse(now).unwrap();
+            state.commit(change);
+            state.direct(Directive::Answered(id));
+        });
+    }
+
+    /// Waits until a task asks so many things.
+    pub async fn asking(&self, id: TaskId, count: usize) {
+        self.until(|store| (store.task(id).open_inputs().count() == count).then_some(())).await;
+    }
+
+    /// How many answers were not collected, or not deleted yet.
+    pub fn uncollected(&self, id: TaskId) -> usize {
+        self.locked_quietly(|state| state.answers.get(&id).map_or(0, Vec::len))
     }
 
     pub fn task(&self, id: TaskId) -> Task {
@@ -194,7 +287,18 @@ impl State {
         let entry = self.tasks.get_mut(&change.task.id).unwrap();
         entry.0 = change.task.clone();
         entry.2 = change.outcome.or(entry.2.take());
+        let answers = self.answers.entry(change.task.id).or_default();
+        answers.extend(change.responses);
+        if change.task.ending().is_some() {
+            answers.clear();
+        }
         change.task
+    }
+
+    fn direct(&self, directive: Directive) {
+        if let (Some(directives), false) = (&self.directives, self.faults.mute) {
+            let _ = directives.send(directive);
+        }
     }
 
     fn hand_over(&mut self, claim: &Claim) -> Vec<Assignment> {
@@ -258,8 +362,50 @@ impl Work for Store {
             std::future::pending::<()>().await;
         }
         self.record(Asked::Heartbeat(leases.clone()));
-        let ended = |id: &TaskId| self.locked_quietly(|state| state.tasks[id].0.ending().is_some());
-        Ok(leases.into_iter().map(|(id, _)| id).filter(ended).map(Directive::Stop).collect())
+        let directive = |(id, _)| {
+            self.locked_quietly(|state| {
+                if state.tasks[&id].0.ending().is_some() {
+                    return Some(Directive::Stop(id));
+                }
+                let answered = !state.faults.forgetful && state.answers.get(&id).is_some_and(|left| !left.is_empty());
+                answered.then_some(Directive::Answered(id))
+            })
+        };
+        Ok(leases.into_iter().filter_map(directive).collect())
+    }
+
+    async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, timeout: Duration) -> Result<Task, Error> {
+        self.record(Asked::Input(fence.id, requests.clone(), timeout));
+        self.locked(|state| {
+            let task = state.tasks[&fence.id].0.clone();
+            let task = if task.has_asked(&requests) && task.ending().is_none() {
+                task
+            } else {
+                let until = Timestamp::from_micros(0).plus(timeout);
+                state.commit(task.request_input(&fence, requests, until)?)
+            };
+            if state.faults.input_answers_lost > 0 {
+                state.faults.input_answers_lost -= 1;
+                return lost();
+            }
+            Ok(task)
+        })
+    }
+
+    async fn collect(&self, fence: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
+        self.record(Asked::Collect(fence.id, have.clone()));
+        self.locked(|state| {
+            let task = &state.tasks[&fence.id].0;
+            if let Some(ending) = task.ending() {
+                return Err(Refusal::AlreadyEnded(ending).into());
+            }
+            if !matches!(&task.phase, Phase::Running(lease) if lease.token == fence.token) {
+                return Err(Refusal::Fenced.into());
+            }
+            let left = state.answers.entry(fence.id).or_default();
+            left.retain(|(nth, _)| !have.contains(nth));
+            Ok(left.clone())
+        })
     }
 
     async fn report(&self, fence: Fence, report: Report) -> Result<Task, Error> {
@@ -298,6 +444,7 @@ pub struct World {
     pub store: Arc<Store>,
     links: Links,
     server: Mutex<Option<DropGuard>>,
+    gateways: Mutex<Vec<Arc<CallsClient>>>,
     tasks: TaskTracker,
     pub drain: CancellationToken,
 }
@@ -308,6 +455,7 @@ impl World {
             store: Arc::default(),
             links: Links::default(),
             server: Mutex::default(),
+            gateways: Mutex::default(),
             tasks: TaskTracker::new(),
             drain: CancellationToken::new(),
         };
@@ -343,8 +491,10 @@ impl World {
         self.tasks.spawn(worker.run(self.drain.clone()))
     }
 
-    /// A gateway's way to the worker.
-    pub fn calls(&self) -> CallsClient {
-        CallsClient::new(&self.target("worker")).unwrap()
+    /// A gateway's way to the worker: a connection of its own, for as long as the world lasts.
+    pub fn calls(&self) -> Arc<CallsClient> {
+        let calls = Arc::new(CallsClient::new(&self.target("worker")).unwrap());
+        self.gateways.lock().unwrap().push(calls.clone());
+        calls
     }
 }

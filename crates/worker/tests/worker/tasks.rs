@@ -28,10 +28,10 @@ async fn a_task_is_claimed_run_and_completed() {
     assert_eq!((info.id.name.as_str(), info.url.as_deref()), ("w", Some("memory://worker")));
     assert_eq!(
         info.tools.iter().map(|tool| tool.name.as_str()).collect::<Vec<_>>(),
-        ["echo", "countdown", "fail", "panic"]
+        ["echo", "countdown", "ask", "fail", "panic"]
     );
     let Some((_, Asked::Claim(claim))) = asked.iter().find(|(_, asked)| claim(asked)) else { panic!("no claim") };
-    assert_eq!((claim.max, claim.tools.len()), (8, 4));
+    assert_eq!((claim.max, claim.tools.len()), (8, 5));
     assert_eq!(world.store.completions(), 1);
 }
 

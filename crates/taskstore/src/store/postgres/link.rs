@@ -141,8 +141,13 @@ async fn connect_for(url: &str, what: &str) -> anyhow::Result<PgConnection> {
 }
 
 fn migrator() -> Migrator {
-    let tasks = SqlStr::from_static(include_str!("../../../../../migrations/postgres/0001_tasks.sql"));
-    Migrator::with_migrations(vec![Migration::new(1, "tasks".into(), MigrationType::Simple, tasks, false)])
+    let migration = |version, name: &'static str, sql| {
+        Migration::new(version, name.into(), MigrationType::Simple, SqlStr::from_static(sql), false)
+    };
+    Migrator::with_migrations(vec![
+        migration(1, "tasks", include_str!("../../../../../migrations/postgres/0001_tasks.sql")),
+        migration(2, "inputs", include_str!("../../../../../migrations/postgres/0002_inputs.sql")),
+    ])
 }
 
 /// Brings the schema up to date; several at once wait for each other.

@@ -10,8 +10,9 @@ pub(super) const CREATE: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 n AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bigint[], $7::bytea[], $8::text[],
-    $9::text[])
-    WITH ORDINALITY AS n(id, tenant, owner, tool, arguments, ttl_ms, progress_token, session, traceparent, at)
+    $9::text[], $13::int2[], $14::text[], $15::text[], $16::text[])
+    WITH ORDINALITY AS n(id, tenant, owner, tool, arguments, ttl_ms, progress_token, session, traceparent, client,
+      worker_name, worker_incarnation, lease_token, at)
 ),
 counter AS MATERIALIZED (
   SELECT c.tenant, c.owner, c.open FROM counters c
@@ -44,8 +45,13 @@ of_tenant AS MATERIALIZED (
   FROM of_owner o
 ),
 added AS (
-  INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent, created_at, updated_at)
-  SELECT id, tenant, owner, tool, arguments, ttl_ms, now + ttl_ms * 1000, progress_token, session, traceparent, now, now
+  INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent, created_at, updated_at,
+    client, phase, attempt, worker_name, worker_incarnation, lease_token, lease_slot, lease_until, claimed_at)
+  SELECT id, tenant, owner, tool, arguments, ttl_ms, now + ttl_ms * 1000, progress_token, session, traceparent, now, now, client,
+    -- One that runs already is as if it had been claimed, in a place that no claim gives.
+    CASE WHEN lease_token IS NULL THEN 'queued' ELSE 'running' END, (lease_token IS NOT NULL)::int, worker_name, worker_incarnation,
+    lease_token, CASE WHEN lease_token IS NOT NULL THEN 0 END, CASE WHEN lease_token IS NOT NULL THEN now + $17 END,
+    CASE WHEN lease_token IS NOT NULL THEN now END
   FROM of_tenant, clock WHERE NOT known AND owner_ok AND tenant_ok AND owner_open IS NOT NULL AND tenant_open IS NOT NULL
   ON CONFLICT (id) DO NOTHING
   RETURNING id, tenant, owner, tool, created_at, traceparent
@@ -97,26 +103,40 @@ ORDER BY w.at"
 
 // commit
 //
-// A report, or an ending.
+// A report, questions, answers, or an ending. Only a task of this version can be ended, so an ending sees all its answers.
 pub(super) const COMMIT: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 c AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bytea[], $6::float8[], $7::float8[], $8::bytea[],
-    $9::bytea[], $10::int[], $11::bytea[], $12::int[], $13::text[], $14::bool[], $15::text[])
+    $9::bytea[], $10::int[], $11::bytea[], $12::int[], $13::text[], $14::bool[], $15::text[], $16::bytea[], $17::bigint[])
     WITH ORDINALITY AS c(id, version, phase, ending, status_message, progress, progress_total, progress_message,
-      result, error_code, error_message, attempt, token, overdue, event, at)
+      result, error_code, error_message, attempt, token, overdue, event, inputs, input_until, at)
 ),
 done AS (
   UPDATE tasks t SET phase = c.phase, ending = c.ending, version = c.version, status_message = c.status_message,
     progress = c.progress, progress_total = c.progress_total, progress_message = c.progress_message,
-    result = c.result, error_code = c.error_code, error_message = c.error_message, updated_at = greatest(t.updated_at, clock.now)
+    result = c.result, error_code = c.error_code, error_message = c.error_message,
+    inputs = coalesce(c.inputs, t.inputs), input_until = c.input_until, updated_at = greatest(t.updated_at, clock.now)
   FROM c, clock
   -- No word of the phase: an ended task has another version, and Postgres would take the small index of open tasks for
   -- each row of the batch, if it was counted when there were none.
   WHERE t.id = c.id AND t.version = c.version - 1
     AND (c.token IS NULL OR (t.lease_token = c.token AND t.attempt = c.attempt))
     AND (NOT c.overdue OR t.lease_until <= clock.now)
-  RETURNING c.at, t.id, t.tenant, t.owner, t.tool, t.version, t.ending, t.updated_at, t.claimed_at, t.traceparent, c.event
+  RETURNING c.at, t.id, t.tenant, t.owner, t.tool, t.version, t.ending, t.updated_at, t.claimed_at, t.traceparent, c.event,
+    t.inputs IS NOT NULL AS asked
+),
+answered AS (
+  INSERT INTO answers (task_id, nth, sealed)
+  SELECT a.task_id, a.nth, a.sealed FROM unnest($18::text[], $19::int[], $20::bytea[]) AS a(task_id, nth, sealed)
+  JOIN done ON done.id = a.task_id
+),
+-- Task by task, by their key, and only of tasks that asked: a join might be planned as a walk through all answers.
+forgotten AS (
+  DELETE FROM answers WHERE ctid = ANY (ARRAY(
+    SELECT a.ctid FROM done, LATERAL (SELECT ctid FROM answers WHERE task_id = done.id OFFSET 0) a
+    WHERE done.ending IS NOT NULL AND done.asked
+  ))
 ),
 audited AS (
   INSERT INTO audit (at, event, task_id, version, tenant, owner, tool, reason, trace_id)
@@ -197,7 +217,29 @@ seen AS (
 UPDATE tasks t SET lease_until = clock.now + $5
 FROM unnest($3::text[], $4::int[]) AS b(id, attempt), clock
 WHERE t.id = b.id AND t.attempt = b.attempt AND coalesce(t.phase, '') = 'running' AND t.worker_name = $1 AND t.worker_incarnation = $2
-RETURNING t.id";
+RETURNING t.id, CASE WHEN t.inputs IS NOT NULL THEN (SELECT 1 FROM answers a WHERE a.task_id = t.id LIMIT 1) END";
+
+// collect
+//
+// The task is locked before its answers, as in an ending.
+pub(super) const COLLECT: &str = "
+WITH held AS MATERIALIZED (
+  SELECT id FROM tasks WHERE id = $1 AND attempt = $2 AND lease_token = $3 AND coalesce(phase, '') = 'running' FOR NO KEY UPDATE
+),
+arrived AS (
+  DELETE FROM answers a USING held WHERE a.task_id = $1 AND a.nth = ANY ($4::int[])
+)
+SELECT a.nth, a.sealed FROM held LEFT JOIN answers a ON a.task_id = $1 AND a.nth <> ALL ($4::int[]) ORDER BY a.nth";
+
+// carry
+pub(super) const CARRY: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
+INSERT INTO carriers AS c (task_id, stream, until) SELECT $1, $2, now + $3 FROM clock
+ON CONFLICT (task_id) DO UPDATE SET stream = excluded.stream,
+  until = CASE WHEN c.stream = excluded.stream THEN greatest(c.until, excluded.until) ELSE excluded.until END
+-- excluded.until less $3 is now
+WHERE c.stream = excluded.stream OR c.until <= excluded.until - $3
+RETURNING 1";
 
 // list
 pub(super) const LIST: &str = concat!(
@@ -238,9 +280,9 @@ FROM tasks WHERE phase <> 'ended'";
 
 // attach
 pub(super) const ATTACH: &str = "
-INSERT INTO workers (name, incarnation, url, tools, last_seen) VALUES ($1, $2, $3, $4, longhaul_now())
-ON CONFLICT (name) DO UPDATE
-SET incarnation = excluded.incarnation, url = excluded.url, tools = excluded.tools, last_seen = excluded.last_seen";
+INSERT INTO workers (name, incarnation, url, tools, offers, last_seen) VALUES ($1, $2, $3, $4, $5, longhaul_now())
+ON CONFLICT (name) DO UPDATE SET incarnation = excluded.incarnation, url = excluded.url, tools = excluded.tools,
+  offers = excluded.offers, last_seen = excluded.last_seen";
 
 // orphans
 pub(super) const ORPHANS: &str = concat!(
@@ -255,7 +297,7 @@ pub(super) const ORPHANS: &str = concat!(
 // after it, the time when somebody last looked counts.
 pub(super) const WORKERS: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
-SELECT name, incarnation, url, tools FROM workers, sweeps, clock
+SELECT name, incarnation, url, tools, offers FROM workers, sweeps, clock
 WHERE last_seen > least(clock.now, last_tick + $1 / 10) - $1 OR clock.now < grace_until ORDER BY name";
 
 // tick
@@ -280,6 +322,13 @@ pub(super) const EXPIRED: &str = concat!(
     ", clock.now FROM tasks t, clock WHERE t.phase <> 'ended' AND t.expires_at <= clock.now ORDER BY t.expires_at LIMIT $1"
 );
 
+// unanswered
+pub(super) const UNANSWERED: &str = concat!(
+    "WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now) SELECT ",
+    task_columns!("t"),
+    ", clock.now FROM tasks t, clock WHERE t.input_until <= (SELECT now FROM clock) ORDER BY t.input_until LIMIT $1"
+);
+
 // purge
 pub(super) const PURGE: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
@@ -289,6 +338,11 @@ old AS MATERIALIZED (
 ),
 gone AS (
   DELETE FROM tasks t USING old WHERE t.id = old.id RETURNING t.id, t.tenant, t.owner, t.expires_at
+),
+forgotten AS (
+  DELETE FROM answers WHERE ctid = ANY (ARRAY(
+    SELECT a.ctid FROM gone, LATERAL (SELECT ctid FROM answers WHERE task_id = gone.id OFFSET 0) a
+  ))
 ),
 buried AS (
   INSERT INTO tombstones (id, tenant, owner, gone_at) SELECT id, tenant, owner, expires_at FROM gone ON CONFLICT DO NOTHING
@@ -330,8 +384,16 @@ WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 stones AS (
   DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones, clock WHERE gone_at <= now - $1 LIMIT $4) RETURNING 1
 ),
-sessions AS (
-  DELETE FROM ended_sessions WHERE session IN (SELECT session FROM ended_sessions, clock WHERE expires_at <= now LIMIT $4) RETURNING 1
+carried AS (
+  DELETE FROM carriers WHERE task_id IN (SELECT task_id FROM carriers, clock WHERE until <= now LIMIT $4) RETURNING 1
+),
+notes AS (
+  DELETE FROM session_notes WHERE session IN (SELECT session FROM session_notes, clock WHERE expires_at <= now LIMIT $4) RETURNING 1
+),
+subscribed AS (
+  DELETE FROM subscriptions WHERE (session, slot) IN (
+    SELECT session, slot FROM subscriptions, clock WHERE expires_at <= now LIMIT $4
+  ) RETURNING 1
 ),
 idle AS (
   DELETE FROM workers w USING clock WHERE w.last_seen <= clock.now - $2 RETURNING 1
@@ -345,10 +407,37 @@ zero AS MATERIALIZED (
 unused AS (
   DELETE FROM counters c USING zero z WHERE c.tenant = z.tenant AND c.owner = z.owner RETURNING 1
 )
-SELECT greatest((SELECT count(*) FROM stones), (SELECT count(*) FROM sessions), (SELECT count(*) FROM idle),
-  (SELECT count(*) FROM lines), (SELECT count(*) FROM unused))";
+SELECT greatest((SELECT count(*) FROM stones), (SELECT count(*) FROM carried), (SELECT count(*) FROM notes),
+  (SELECT count(*) FROM subscribed), (SELECT count(*) FROM idle), (SELECT count(*) FROM lines), (SELECT count(*) FROM unused))";
 
-// ended_sessions
-pub(super) const ENDED_SESSIONS: &str = "
+// note_session
+pub(super) const NOTE_SESSION: &str = "
+INSERT INTO session_notes AS s (session, ended, log_level, expires_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (session) DO UPDATE SET ended = s.ended OR excluded.ended, log_level = coalesce(excluded.log_level, s.log_level),
+  expires_at = greatest(s.expires_at, excluded.expires_at)";
+
+// sessions
+pub(super) const SESSIONS: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
-SELECT session FROM ended_sessions, clock WHERE session > $1 AND expires_at > clock.now ORDER BY session LIMIT $2";
+SELECT session, ended::int, log_level FROM session_notes, clock WHERE session > $1 AND expires_at > clock.now ORDER BY session LIMIT $2";
+
+// subscribe
+//
+// Two at once may find the same slot free: one of them fails, and is said again.
+pub(super) const SUBSCRIBE: &str = "
+WITH mine AS MATERIALIZED (SELECT slot, uri FROM subscriptions WHERE session = $1),
+free AS (
+  SELECT slot FROM generate_series(0, $3 - 1) AS s(slot)
+  WHERE NOT EXISTS (SELECT FROM mine WHERE mine.slot = s.slot) ORDER BY slot LIMIT 1
+),
+added AS (
+  INSERT INTO subscriptions (session, slot, uri, expires_at)
+  SELECT $1, slot, $2, $4 FROM free WHERE NOT EXISTS (SELECT FROM mine WHERE uri = $2)
+  RETURNING 1
+)
+SELECT (EXISTS (SELECT FROM mine WHERE uri = $2) OR EXISTS (SELECT FROM added))::int";
+
+// subscriptions
+pub(super) const SUBSCRIPTIONS: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
+SELECT DISTINCT uri FROM subscriptions, clock WHERE session = $1 AND expires_at > clock.now ORDER BY uri";

@@ -1,0 +1,444 @@
+//! What is said on one side of the seam is what is heard on the other. Both sides of a test know what is said: a role that
+//! hears something else panics, and its caller gets a fault.
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _};
+use longhaul_core::{
+    Caller, Claimed, ClientCapabilities, Fence, Input, InputKey, InputRequest, InputResponse, InputState, Lease,
+    LeaseToken, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal,
+    ResourceDef, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId, Timestamp, ToolDef, TtlWish, WorkerId,
+    WorkerInfo,
+};
+use longhaul_rpc::client::{CallsClient, ControlClient, TasksClient, WorkClient};
+use longhaul_rpc::{
+    Answers, Asked, Assignment, CallEvent, CallEvents, Calls, Claim, Control, Directive, Directives, Error, Invocation,
+    Line, Links, Page, Position, Report, Resume, Server, ServiceToken, SessionNote, TaskCount, Tasks, Work,
+};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const LATER: Timestamp = Timestamp::from_micros(i64::MAX);
+const RUN: &str = "0123456789abcdef";
+
+fn json(text: &'static str) -> Bytes {
+    Bytes::from_static(text.as_bytes())
+}
+
+fn id(bits: u128) -> TaskId {
+    TaskId::from_random(bits)
+}
+
+fn who() -> Principal {
+    Principal { tenant: TenantId::new("t"), caller: Caller::Person { app: "a".into(), person: "p".into() } }
+}
+
+fn client() -> ClientCapabilities {
+    ClientCapabilities { elicitation_form: true, elicitation_url: false, sampling: true, roots: false }
+}
+
+fn claimed() -> Claimed {
+    Claimed { worker: WorkerId { name: "w".into(), incarnation: "1".into() }, token: LeaseToken("born".into()) }
+}
+
+fn fence() -> Fence {
+    Fence { id: id(1), attempt: 7, token: LeaseToken("x".into()) }
+}
+
+fn questions() -> [Question; 4] {
+    [
+        Question::Form { message: "Which\0?".into(), schema: json(" {\"type\" : \"object\",\"n\":1e2} ") },
+        Question::Url { message: "Look".into(), url: "https://longhaul.dev/é".into() },
+        Question::Sample { params: json("{\"maxTokens\":123456789012345678901234567890}") },
+        Question::Roots,
+    ]
+}
+
+fn requests() -> Vec<InputRequest> {
+    (0..).zip(questions()).map(|(at, question)| InputRequest { key: format!("k-{at}"), question }).collect()
+}
+
+fn responses() -> Vec<InputResponse> {
+    vec![
+        InputResponse::Accept(None),
+        InputResponse::Accept(Some(Bytes::new())),
+        InputResponse::Accept(Some(json(" {\"a\":1e2}"))),
+        InputResponse::Decline,
+        InputResponse::Cancel,
+        InputResponse::Result(json("{\"roots\":[]}")),
+    ]
+}
+
+fn keyed() -> Vec<(InputKey, InputResponse)> {
+    let key = |at: u32| if at.is_multiple_of(2) { InputKey::Named(format!("k-{at}")) } else { InputKey::Nth(at) };
+    (0..).map(key).zip(responses()).collect()
+}
+
+fn named() -> Answers {
+    (0..).map(|at| format!("k-{at}")).zip(responses()).collect()
+}
+
+fn numbered() -> Vec<(u32, InputResponse)> {
+    (1..).zip(responses()).collect()
+}
+
+fn new_task() -> NewTask {
+    NewTask {
+        id: id(1),
+        owner: who(),
+        tool: "t".into(),
+        arguments: json("{}"),
+        ttl: TtlWish::Ms(5),
+        progress_token: None,
+        session: None,
+        traceparent: None,
+        client: client(),
+        claimed: Some(claimed()),
+    }
+}
+
+fn task() -> Task {
+    let open = questions().map(|question| InputState::Open { question, until: Timestamp::from_micros(-5) });
+    let states = open.into_iter().chain([InputState::Closed]);
+    let Claimed { worker, token } = claimed();
+    Task {
+        id: id(1),
+        owner: who(),
+        tool: "t".into(),
+        phase: Phase::Running(Lease { worker, token, until: LATER }),
+        version: 3,
+        attempt: 1,
+        status_message: None,
+        progress: None,
+        progress_token: None,
+        session: None,
+        created_at: Timestamp::from_micros(0),
+        updated_at: Timestamp::from_micros(0),
+        ttl_ms: Some(5),
+        client: client(),
+        inputs: (0..).zip(states).map(|(at, state)| Input { key: format!("k-{at}"), state }).collect(),
+    }
+}
+
+fn worker() -> WorkerInfo {
+    let tool = |decides| ToolDef {
+        name: format!("t{decides}"),
+        task_support: TaskSupport::Required,
+        decides,
+        needs: if decides { client() } else { ClientCapabilities::default() },
+        definition: json("{\"x\":1e2}"),
+    };
+    WorkerInfo {
+        id: claimed().worker,
+        url: None,
+        tools: vec![tool(true), tool(false)],
+        prompts: vec![PromptDef { name: "p".into(), definition: json("{\"name\":\"p\"}") }],
+        resources: vec![ResourceDef { uri: "demo://a".into(), definition: json("{ }") }],
+        templates: vec![TemplateDef { uri_template: "demo://{b}".into(), definition: json("{}") }],
+        completes: true,
+    }
+}
+
+fn targets() -> [Target; 5] {
+    [
+        Target::Tool("n".into()),
+        Target::Prompt("n".into()),
+        Target::Resource("demo://a".into()),
+        Target::CompletePrompt("n".into()),
+        Target::CompleteTemplate("demo://{b}".into()),
+    ]
+}
+
+fn call(target: Target) -> Invocation {
+    Invocation {
+        principal: who(),
+        target,
+        arguments: json("{\"a\":1e2}"),
+        client: client(),
+        line: Line { progress: true, log: Some(LogLevel::Notice) },
+        park: Some(MINUTE),
+        may_become_task: true,
+    }
+}
+
+fn resume() -> Resume {
+    Resume {
+        principal: who(),
+        run: RUN.into(),
+        round: 2,
+        answers: named(),
+        client: client(),
+        line: Line { progress: false, log: None },
+    }
+}
+
+fn words() -> Vec<CallEvent> {
+    vec![
+        CallEvent::Progress(Progress { progress: 0.5, total: Some(1.0), message: Some("half".into()) }),
+        CallEvent::Log(LogMessage { level: LogLevel::Emergency, logger: Some("l".into()), data: json("[1e2]") }),
+        CallEvent::Log(LogMessage { level: LogLevel::Debug, logger: None, data: json("null") }),
+        CallEvent::Asked(Asked { run: RUN.into(), round: 1, requests: requests() }),
+        CallEvent::Becoming { run: RUN.into(), claimed: claimed() },
+    ]
+}
+
+fn done() -> CallEvent {
+    CallEvent::Outcome(Outcome::Result { is_error: false, body: json("{}") })
+}
+
+fn events(words: Vec<CallEvent>) -> CallEvents {
+    stream::iter(words).map(Ok).boxed()
+}
+
+fn refusals() -> [Refusal; 4] {
+    [Refusal::KeyUsed("k \"é".into()), Refusal::TooManyQuestions, Refusal::Unaskable, Refusal::NotAsked]
+}
+
+/// All roles at once.
+struct Roles;
+
+fn silent<T>() -> Result<T, Error> {
+    Err(Error::Fault("not asked for in these tests".into()))
+}
+
+#[async_trait]
+impl Tasks for Roles {
+    async fn create(&self, new: NewTask) -> Result<Task, Error> {
+        assert_eq!(new, new_task());
+        Ok(task())
+    }
+    async fn get(&self, _: &Principal, _: TaskId) -> Result<Task, Error> {
+        silent()
+    }
+    async fn result(&self, _: &Principal, _: TaskId) -> Result<(Task, Option<Outcome>), Error> {
+        silent()
+    }
+    async fn list(&self, _: &Principal, _: Option<Position>, _: u32) -> Result<Page, Error> {
+        Ok(Page { tasks: vec![task(), Task { inputs: Vec::new(), ..task() }], more: false })
+    }
+    async fn cancel(&self, _: &Principal, _: TaskId) -> Result<Task, Error> {
+        silent()
+    }
+    async fn respond(
+        &self,
+        principal: &Principal,
+        of: TaskId,
+        answers: Vec<(InputKey, InputResponse)>,
+    ) -> Result<Task, Error> {
+        assert_eq!((principal, of, answers), (&who(), id(1), keyed()));
+        Ok(task())
+    }
+    async fn carry(&self, principal: &Principal, of: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+        assert_eq!((principal, of, stream), (&who(), id(1), "s"));
+        assert!(lease == MINUTE || lease.is_zero());
+        Ok(lease.is_zero())
+    }
+    async fn changed(&self, _: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
+        silent()
+    }
+    async fn tools(&self) -> Result<Vec<WorkerInfo>, Error> {
+        Ok(vec![worker()])
+    }
+    async fn count(&self) -> Result<TaskCount, Error> {
+        silent()
+    }
+}
+
+#[async_trait]
+impl Work for Roles {
+    async fn attach(&self, info: WorkerInfo) -> Result<Directives, Error> {
+        assert_eq!(info, worker());
+        Ok(stream::iter([Directive::Answered(id(1)), Directive::Stop(id(2))]).boxed())
+    }
+    async fn claim(&self, _: Claim) -> Result<Vec<Assignment>, Error> {
+        Ok(vec![Assignment { task: task(), arguments: json("{}"), traceparent: None }])
+    }
+    async fn heartbeat(&self, _: &WorkerId, _: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error> {
+        Ok(vec![Directive::Stop(id(1)), Directive::Answered(id(2))])
+    }
+    async fn report(&self, _: Fence, _: Report) -> Result<Task, Error> {
+        silent()
+    }
+    /// So many seconds refuse so.
+    async fn request_input(&self, of: Fence, asked: Vec<InputRequest>, timeout: Duration) -> Result<Task, Error> {
+        assert_eq!((of, asked), (fence(), requests()));
+        match refusals().get(timeout.as_secs() as usize) {
+            Some(refusal) => Err(refusal.clone().into()),
+            None => {
+                assert_eq!(timeout, MINUTE);
+                Ok(task())
+            }
+        }
+    }
+    async fn collect(&self, of: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
+        assert_eq!(of, fence());
+        Ok(numbered().into_iter().filter(|(nth, _)| !have.contains(nth)).collect())
+    }
+    async fn complete(&self, _: Fence, _: Outcome) -> Result<Task, Error> {
+        silent()
+    }
+    async fn detach(&self, _: &WorkerId) -> Result<(), Error> {
+        silent()
+    }
+}
+
+#[async_trait]
+impl Calls for Roles {
+    async fn invoke(&self, invocation: Invocation) -> Result<CallEvents, Error> {
+        assert!(targets().into_iter().any(|target| call(target) == invocation), "{invocation:?}");
+        // A prompt's run is parked after its words, any other ends.
+        let last = (!matches!(invocation.target, Target::Prompt(_))).then(done);
+        Ok(events(words().into_iter().chain(last).collect()))
+    }
+    async fn resume(&self, resumed: Resume) -> Result<CallEvents, Error> {
+        assert_eq!(resumed, resume());
+        Ok(events(vec![done()]))
+    }
+    async fn respond(&self, principal: &Principal, run: &str, answers: Answers) -> Result<(), Error> {
+        assert_eq!((principal, answers), (&who(), named()));
+        if run == RUN { Ok(()) } else { Err(Refusal::NotFound.into()) }
+    }
+    async fn became(&self, run: &str, task_or_not: Option<Task>) -> Result<(), Error> {
+        assert!(task_or_not.is_none_or(|it| it == task()));
+        if run == RUN { Ok(()) } else { Err(Refusal::NotFound.into()) }
+    }
+    async fn watch(&self, uri: &str) -> Result<BoxStream<'static, Result<(), Error>>, Error> {
+        match uri {
+            "demo://a" => Ok(stream::iter([Ok(()), Ok(()), Ok(())]).boxed()),
+            "demo://broken" => Ok(stream::iter([Ok(()), Err(Error::Unavailable("gone".into()))]).boxed()),
+            _ => Err(Refusal::NotFound.into()),
+        }
+    }
+}
+
+#[async_trait]
+impl Control for Roles {
+    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Result<(), Error> {
+        assert_eq!((session, expires_at), ("s", LATER));
+        Ok(())
+    }
+    async fn set_log_level(&self, session: &str, level: LogLevel, expires_at: Timestamp) -> Result<(), Error> {
+        assert_eq!((session, level, expires_at), ("s", LogLevel::Alert, LATER));
+        Ok(())
+    }
+    async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error> {
+        Ok(notes().into_iter().filter(|note| &*note.session > after).collect())
+    }
+    async fn subscribe(
+        &self,
+        session: &str,
+        uri: &str,
+        subscribed: bool,
+        expires_at: Timestamp,
+    ) -> Result<bool, Error> {
+        assert_eq!((session, uri, expires_at), ("s", "demo://é", LATER));
+        Ok(subscribed)
+    }
+    async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error> {
+        Ok(vec![session.to_owned(), "demo://é".to_owned()])
+    }
+}
+
+fn notes() -> Vec<SessionNote> {
+    let note = |session: &str, ended, log_level| SessionNote { session: session.into(), ended, log_level };
+    vec![note("a", true, None), note("b", false, Some(LogLevel::Warning))]
+}
+
+/// A server with all roles, and where it is.
+fn serve() -> longhaul_rpc::client::Target {
+    let (links, token) = (Links::default(), ServiceToken::new(["0123456789abcdef"]).unwrap());
+    let server = Server::new(token.clone(), 1 << 20, CancellationToken::new());
+    let (tasks, work, calls) = (Arc::new(Roles), Arc::new(Roles), Arc::new(Roles));
+    let server = server.tasks(tasks).work(work).calls(calls).control(Arc::new(Roles));
+    let listener = links.listen("all");
+    TaskTracker::new().spawn(async move { server.serve(listener).await.unwrap() });
+    longhaul_rpc::client::Target { links, urls: vec!["memory://all".into()], token, payload_bytes_max: 1 << 20 }
+}
+
+#[tokio::test]
+async fn gateways_and_task_stores_mean_the_same_tasks_questions_and_answers() {
+    let tasks = TasksClient::new(&serve()).unwrap();
+    assert_eq!(tasks.create(new_task()).await.unwrap(), task());
+    assert_eq!(tasks.respond(&who(), id(1), keyed()).await.unwrap(), task());
+    assert!(!tasks.carry(&who(), id(1), "s", MINUTE).await.unwrap());
+    assert!(tasks.carry(&who(), id(1), "s", Duration::ZERO).await.unwrap());
+    assert_eq!(tasks.tools().await.unwrap(), [worker()]);
+    let page = tasks.list(&who(), None, 2).await.unwrap();
+    assert_eq!(page.tasks, [task(), Task { inputs: Vec::new(), ..task() }]);
+}
+
+#[tokio::test]
+async fn workers_and_task_stores_mean_the_same_questions_answers_and_directives() {
+    let work = WorkClient::new(&serve()).unwrap();
+    let directives = work.attach(worker()).await.unwrap();
+    assert_eq!(directives.collect::<Vec<_>>().await, [Directive::Answered(id(1)), Directive::Stop(id(2))]);
+    let beat = work.heartbeat(&claimed().worker, Vec::new()).await.unwrap();
+    assert_eq!(beat, [Directive::Stop(id(1)), Directive::Answered(id(2))]);
+    let claim = Claim {
+        worker: claimed().worker,
+        token: LeaseToken("x".into()),
+        tools: vec!["t".into()],
+        max: 1,
+        wait: Duration::ZERO,
+    };
+    assert_eq!(work.claim(claim).await.unwrap()[0].task, task());
+    assert_eq!(work.request_input(fence(), requests(), MINUTE).await.unwrap(), task());
+    assert_eq!(work.collect(fence(), Vec::new()).await.unwrap(), numbered());
+    assert_eq!(work.collect(fence(), vec![1, 2, 3, 5]).await.unwrap(), [numbered().remove(3), numbered().remove(5)]);
+    for (seconds, expected) in (0..).zip(refusals()) {
+        match work.request_input(fence(), requests(), Duration::from_secs(seconds)).await {
+            Err(Error::Refused(refusal)) => assert_eq!(refusal, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn gateways_and_workers_mean_the_same_calls_words_and_answers() {
+    let calls = CallsClient::new(&serve()).unwrap();
+    for target in targets() {
+        let is_parked = matches!(target, Target::Prompt(_));
+        let heard: Vec<_> = calls.invoke(call(target)).await.unwrap().try_collect().await.unwrap();
+        let last = (!is_parked).then(done);
+        assert_eq!(heard, words().into_iter().chain(last).collect::<Vec<_>>());
+    }
+    let heard: Vec<_> = calls.resume(resume()).await.unwrap().try_collect().await.unwrap();
+    assert_eq!(heard, [done()]);
+    calls.respond(&who(), RUN, named()).await.unwrap();
+    calls.became(RUN, Some(task())).await.unwrap();
+    calls.became(RUN, None).await.unwrap();
+    for refused in [calls.respond(&who(), "another", named()).await, calls.became("another", None).await] {
+        assert!(matches!(refused, Err(Error::Refused(Refusal::NotFound))), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_watched_resource_says_when_it_changes_until_there_is_no_more_to_say() {
+    let calls = CallsClient::new(&serve()).unwrap();
+    let updates: Vec<_> = calls.watch("demo://a").await.unwrap().try_collect().await.unwrap();
+    assert_eq!(updates.len(), 3);
+    let mut broken = calls.watch("demo://broken").await.unwrap();
+    assert!(matches!(broken.next().await, Some(Ok(()))));
+    assert!(matches!(broken.next().await, Some(Err(Error::Unavailable(_)))));
+    assert!(broken.next().await.is_none());
+    let unknown = calls.watch("demo://unknown").await.unwrap().next().await;
+    assert!(matches!(unknown, Some(Err(Error::Refused(Refusal::NotFound)))), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn gateways_and_task_stores_mean_the_same_sessions() {
+    let control = ControlClient::new(&serve()).unwrap();
+    control.end_session("s", LATER).await.unwrap();
+    control.set_log_level("s", LogLevel::Alert, LATER).await.unwrap();
+    assert_eq!(control.sessions("").await.unwrap(), notes());
+    assert_eq!(control.sessions("a").await.unwrap(), notes()[1..]);
+    assert!(control.subscribe("s", "demo://é", true, LATER).await.unwrap());
+    assert!(!control.subscribe("s", "demo://é", false, LATER).await.unwrap());
+    assert_eq!(control.subscriptions("s").await.unwrap(), ["s", "demo://é"]);
+}

@@ -1,0 +1,177 @@
+//! The line to the owner of a task: questions go to the task-store, answers are collected there.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use longhaul_core::{Fence, InputRequest, InputResponse, InputState, Refusal, Task};
+use longhaul_rpc::Error;
+use tokio::sync::oneshot;
+
+use crate::ask::InputError;
+use crate::backoff::Backoff;
+use crate::context::{Context, Route};
+
+/// How often answers are looked for while some are waited for, whatever is heard.
+const COLLECT_EVERY: Duration = Duration::from_secs(10);
+
+/// The line of one task.
+pub(crate) struct TaskLine {
+    pub(crate) fence: Fence,
+    state: Mutex<State>,
+}
+
+/// By the numbers of the questions, from 1; at most [`QUESTIONS_MAX`](longhaul_core::input::QUESTIONS_MAX).
+#[derive(Default)]
+struct State {
+    open: HashMap<u32, oneshot::Sender<InputResponse>>,
+    /// Collected before it was known who waits for them, or given up.
+    early: HashMap<u32, InputResponse>,
+}
+
+/// An open question of a task; dropped, its answer is left aside.
+pub(crate) struct Waiting {
+    line: Arc<TaskLine>,
+    nth: u32,
+    answer: oneshot::Receiver<InputResponse>,
+}
+
+impl TaskLine {
+    pub(crate) fn new(fence: Fence) -> Self {
+        Self { fence, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the owner. An answer that was lost is asked for again, for as long as the run goes on.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        context: &Context,
+        requests: Vec<InputRequest>,
+        timeout: Duration,
+    ) -> Result<Vec<Waiting>, InputError> {
+        let mut backoff = Backoff::default();
+        let task = loop {
+            let asked = self.request(context, &requests, timeout).await;
+            match asked {
+                Ok(task) => break task,
+                Err(Error::Refused(Refusal::KeyUsed(key))) => return Err(InputError::KeyUsed(key)),
+                Err(Error::Refused(Refusal::TooManyQuestions)) => return Err(InputError::TooMany),
+                Err(Error::Refused(refusal @ Refusal::Unaskable)) => {
+                    return Err(InputError::Invalid(refusal.to_string()));
+                }
+                Err(Error::Refused(refusal)) => {
+                    context.refused(&refusal);
+                    return Err(InputError::Ended);
+                }
+                Err(Error::Fault(why)) => return Err(InputError::Invalid(why)),
+                Err(error @ (Error::Unavailable(_) | Error::NotBegun(_))) => {
+                    tracing::warn!(%error, "a question was not taken");
+                    backoff.wait().await;
+                }
+            }
+        };
+        requests.iter().map(|request| self.wait(context, &task, &request.key)).collect()
+    }
+
+    async fn request(&self, context: &Context, requests: &[InputRequest], timeout: Duration) -> Result<Task, Error> {
+        context.0.means.work.request_input(self.fence.clone(), requests.to_vec(), timeout).await
+    }
+
+    fn wait(self: &Arc<Self>, context: &Context, task: &Task, key: &str) -> Result<Waiting, InputError> {
+        let missing = || InputError::Invalid("the task-store has lost it".into());
+        let (nth, input) = (1..).zip(&task.inputs).find(|(_, input)| input.key == key).ok_or_else(missing)?;
+        let (send, answer) = oneshot::channel();
+        let mut state = self.state();
+        match state.early.remove(&nth) {
+            Some(response) => drop(send.send(response)),
+            None => drop(state.open.insert(nth, send)),
+        }
+        drop(state);
+        match input.state {
+            InputState::Open { .. } => context.0.answers.notify_one(),
+            // Answered already: that it is was perhaps said before anyone listened.
+            InputState::Closed => context.answered(),
+        }
+        Ok(Waiting { line: self.clone(), nth, answer })
+    }
+
+    /// Collects what there is, and has it deleted.
+    async fn collect(&self, context: &Context) {
+        let mut have = Vec::new();
+        let mut backoff = Backoff::default();
+        loop {
+            match context.0.means.work.collect(self.fence.clone(), have.clone()).await {
+                Ok(mut answers) => {
+                    // Those that were to be deleted are not new.
+                    answers.retain(|(nth, _)| !have.contains(nth));
+                    if answers.is_empty() {
+                        return;
+                    }
+                    have = answers.iter().map(|(nth, _)| *nth).collect();
+                    let mut state = self.state();
+                    for (nth, response) in answers {
+                        let left = match state.open.remove(&nth) {
+                            Some(waiting) => waiting.send(response).err(),
+                            None => Some(response),
+                        };
+                        state.early.extend(left.map(|response| (nth, response)));
+                    }
+                }
+                Err(Error::Refused(refusal)) => return context.refused(&refusal),
+                Err(Error::Fault(error)) => return tracing::error!(error, "answers could not be collected"),
+                Err(error) => {
+                    tracing::warn!(%error, "answers were not collected");
+                    backoff.wait().await;
+                }
+            }
+        }
+    }
+}
+
+impl Context {
+    /// Collects answers, until the run is over.
+    pub(crate) async fn attend(&self) {
+        let attending = async {
+            loop {
+                let route = self.route();
+                let heard = self.0.answers.notified();
+                let Route::Task(line) = route else {
+                    heard.await;
+                    continue;
+                };
+                let waits = !line.state().open.is_empty();
+                let looks = match waits {
+                    true => tokio::time::timeout(COLLECT_EVERY, heard).await.is_err(),
+                    false => {
+                        heard.await;
+                        false
+                    }
+                };
+                if self.0.answered.swap(false, Ordering::Relaxed) || looks {
+                    line.collect(self).await;
+                }
+            }
+        };
+        tokio::select! {
+            never = attending => never,
+            _ = self.over() => {}
+        }
+    }
+}
+
+impl Waiting {
+    /// The response, or `None` if there will be none.
+    pub(crate) async fn response(&mut self) -> Option<InputResponse> {
+        (&mut self.answer).await.ok()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.line.state().open.remove(&self.nth);
+    }
+}

@@ -1,0 +1,209 @@
+//! Who may run, and for how long: a slot and a clock, both given up while a run waits for its caller.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
+
+use crate::metrics::{Busy, Slots};
+
+/// Runs of one worker that wait for their callers, at a time; with more, a question counts as declined.
+pub(crate) const WAITING_MAX: usize = 1_000;
+
+/// A run's slot among those that run at a time, and its time limit, which goes on only while the run does.
+pub(crate) struct Seat {
+    free: Arc<Semaphore>,
+    gauge: Option<Slots>,
+    state: Mutex<State>,
+    limit: watch::Sender<Limit>,
+}
+
+#[derive(Default)]
+struct State {
+    slot: Option<(OwnedSemaphorePermit, Option<Busy>)>,
+    /// How many questions are waited for.
+    waiting: u32,
+    /// Its place among the runs that wait.
+    place: Option<OwnedSemaphorePermit>,
+    /// The run is over: it needs no slot any more.
+    left: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Limit {
+    Never,
+    /// So much is left.
+    Paused(Duration),
+    At(Instant),
+}
+
+impl Seat {
+    /// A seat that is not taken yet.
+    pub(crate) fn new(free: Arc<Semaphore>, gauge: Option<Slots>, limit: Option<Duration>) -> Self {
+        let limit = limit.map_or(Limit::Never, Limit::Paused);
+        Self { free, gauge, state: Mutex::default(), limit: watch::Sender::new(limit) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a slot, unless it has one.
+    pub(crate) async fn take(&self) {
+        if self.state().slot.is_some() {
+            return;
+        }
+        if let Ok(permit) = self.free.clone().acquire_owned().await {
+            self.sit(permit);
+        }
+    }
+
+    /// Begins, or goes on.
+    pub(crate) fn sit(&self, permit: OwnedSemaphorePermit) {
+        self.state().sit(Some(permit), self.gauge.as_ref());
+        self.run_clock(true);
+    }
+
+    fn run_clock(&self, on: bool) {
+        let now = Instant::now();
+        self.limit.send_modify(|limit| match (on, *limit) {
+            // A limit beyond the clock's range is none.
+            (true, Limit::Paused(left)) => *limit = now.checked_add(left).map_or(Limit::Never, Limit::At),
+            (false, Limit::At(end)) => *limit = Limit::Paused(end.saturating_duration_since(now)),
+            (true, Limit::Never | Limit::At(_)) | (false, Limit::Never | Limit::Paused(_)) => {}
+        });
+    }
+
+    /// When the time limit ends the run; `None` is never, or not while it waits.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match *self.limit.borrow() {
+            Limit::At(end) => Some(end),
+            Limit::Never | Limit::Paused(_) => None,
+        }
+    }
+
+    /// Waits until the time limit is reached.
+    pub(crate) async fn run_out(&self) {
+        let mut limit = self.limit.subscribe();
+        loop {
+            let now = *limit.borrow_and_update();
+            match now {
+                Limit::At(end) => {
+                    if tokio::time::timeout_at(end, limit.changed()).await.is_err() {
+                        return;
+                    }
+                }
+                Limit::Never | Limit::Paused(_) => {
+                    let _ = limit.changed().await;
+                }
+            }
+        }
+    }
+
+    /// Gives the slot up until [`Away::back`]; `None` if too many runs wait already.
+    pub(crate) fn leave(&self, places: &Arc<Semaphore>) -> Option<Away<'_>> {
+        let mut state = self.state();
+        if state.waiting == 0 {
+            state.place = Some(places.clone().try_acquire_owned().ok()?);
+            state.slot = None;
+            self.run_clock(false);
+        }
+        state.waiting += 1;
+        drop(state);
+        Some(Away { seat: self, permit: None })
+    }
+
+    /// The run is over.
+    pub(crate) fn free(&self) {
+        let mut state = self.state();
+        state.left = true;
+        state.slot = None;
+    }
+}
+
+impl State {
+    fn sit(&mut self, permit: Option<OwnedSemaphorePermit>, gauge: Option<&Slots>) {
+        if !self.left && self.slot.is_none() {
+            self.slot = permit.map(|permit| (permit, gauge.map(Slots::busy)));
+        }
+    }
+}
+
+/// A run that waits for its caller. Dropped early it goes on at once, without a slot if there is none.
+pub(crate) struct Away<'a> {
+    seat: &'a Seat,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Away<'_> {
+    /// Waits for a slot to go on in. A run that waits for something else besides goes on without.
+    pub(crate) async fn back(mut self) {
+        let alone = self.seat.state().waiting == 1;
+        if alone {
+            self.permit = self.seat.free.clone().acquire_owned().await.ok();
+        }
+    }
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        let mut state = self.seat.state();
+        state.waiting -= 1;
+        if state.waiting > 0 {
+            return;
+        }
+        state.place = None;
+        let permit = self.permit.take().or_else(|| self.seat.free.clone().try_acquire_owned().ok());
+        state.sit(permit, self.seat.gauge.as_ref());
+        self.seat.run_clock(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seats() -> (Arc<Semaphore>, Arc<Semaphore>) {
+        (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_waits_has_neither_slot_nor_clock() {
+        let (free, places) = seats();
+        let seat = Seat::new(free.clone(), None, Some(Duration::from_secs(10)));
+        assert_eq!(seat.deadline(), None);
+        seat.take().await;
+        assert_eq!((free.available_permits(), seat.deadline()), (0, Some(Instant::now() + Duration::from_secs(10))));
+        tokio::time::advance(Duration::from_secs(4)).await;
+        let away = seat.leave(&places).unwrap();
+        assert_eq!((free.available_permits(), places.available_permits(), seat.deadline()), (1, 0, None));
+        tokio::time::timeout(Duration::from_secs(100), seat.run_out()).await.unwrap_err();
+        away.back().await;
+        assert_eq!((free.available_permits(), places.available_permits()), (0, 1));
+        let start = Instant::now();
+        seat.run_out().await;
+        assert!(start.elapsed().abs_diff(Duration::from_secs(6)) < Duration::from_millis(10), "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_comes_back_when_a_slot_is_free_and_leaves_none_behind() {
+        let (free, places) = seats();
+        let (one, other) = (Seat::new(free.clone(), None, None), Seat::new(free.clone(), None, None));
+        one.take().await;
+        let away = one.leave(&places).unwrap();
+        assert!(other.leave(&places).is_none(), "there is one place to wait");
+        let second = one.leave(&places).unwrap();
+        other.take().await;
+        second.back().await;
+        let mut back = std::pin::pin!(away.back());
+        tokio::time::timeout(Duration::from_secs(1), &mut back).await.unwrap_err();
+        other.free();
+        back.await;
+        assert_eq!(free.available_permits(), 0);
+        one.free();
+        // What is left behind of a run cannot take its slot again.
+        drop(one.leave(&places).unwrap());
+        assert_eq!((free.available_permits(), places.available_permits()), (1, 1));
+    }
+}
