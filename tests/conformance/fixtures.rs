@@ -6,8 +6,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use longhaul_worker::{
-    Answer, Ask, ClientCapabilities, Contents, Context, Failure, LogLevel, Messages, NoArguments, Offer, Prompt, Resource,
-    Response, Role, TaskSupport, Tool, Tools,
+    Answer, Ask, ClientCapabilities, Contents, Context, Failure, LogLevel, Messages, NoArguments, Offer, Prompt,
+    Resource, Response, Role, TaskSupport, Tool, Tools,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -16,8 +16,7 @@ use serde_json::{Value, json};
 use crate::questions;
 
 /// A picture of one point.
-const PNG: &str =
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
+const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 /// A sound of one sample.
 const WAV: &str = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA=";
 /// Between two words of a tool that says something.
@@ -51,8 +50,11 @@ impl Fixtures {
         }
         all.extend(prompts().into_iter().map(Offer::from));
         all.extend(resources().into_iter().map(Offer::from));
-        all.push(self.change("test_trigger_tool_change", "Changes the list of tools.", |extra| extra.tool ^= true).into());
-        let change = self.change("test_trigger_prompt_change", "Changes the list of prompts.", |extra| extra.prompt ^= true);
+        all.push(
+            self.change("test_trigger_tool_change", "Changes the list of tools.", |extra| extra.tool ^= true).into(),
+        );
+        let change =
+            self.change("test_trigger_prompt_change", "Changes the list of prompts.", |extra| extra.prompt ^= true);
         all.push(change.into());
         if extra.tool {
             all.push(plain("test_extra_tool", "Comes and goes.", async |_| Ok(Answer::text("here"))).into());
@@ -94,9 +96,7 @@ fn image() -> Value {
 }
 
 fn content() -> Vec<Tool> {
-    let embedded = |uri: &str, media_type: &str, text: &str| {
-        json!({"type": "resource", "resource": {"uri": uri, "mimeType": media_type, "text": text}})
-    };
+    let embedded = |uri: &str, media_type: &str, text: &str| json!({"type": "resource", "resource": {"uri": uri, "mimeType": media_type, "text": text}});
     let answer = |name: &str, description: &str, blocks: Vec<Value>| {
         plain(name, description, move |_| {
             let blocks = blocks.clone();
@@ -252,7 +252,8 @@ fn tasks() -> Vec<Tool> {
         })
         .description("Fails with a protocol error."),
         Tool::new("confirm_delete", async |context: Context, Delete { filename }: Delete| {
-            let form = json!({"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]});
+            let form =
+                json!({"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]});
             let sure = context.request_input(Ask::form(format!("Delete {filename}?"), form)).await?;
             let sure = match sure {
                 Response::Accept(content) => content.parse::<Value>()?["confirm"] == true,
@@ -263,7 +264,8 @@ fn tasks() -> Vec<Tool> {
         .description("Asks before it deletes."),
         Tool::new("multi_input", async |context: Context, _: NoArguments| {
             // The suite gives each of them the same answer.
-            let form = json!({"type": "object", "properties": {"name": {"type": "string"}, "confirm": {"type": "boolean"}}});
+            let form =
+                json!({"type": "object", "properties": {"name": {"type": "string"}, "confirm": {"type": "boolean"}}});
             let asks = ["first", "second"].map(|which| Ask::form(format!("The {which}?"), form.clone()).key(which));
             let responses = context.request_inputs(asks).await?;
             Ok(Answer::text(format!("{} answers", responses.len())))
@@ -311,7 +313,8 @@ fn prompts() -> Vec<Prompt> {
         })
         .description("Has a picture."),
         Prompt::new("test_input_required_result_prompt", async |context: Context, _: NoArguments| {
-            let form = json!({"type": "object", "properties": {"context": {"type": "string"}}, "required": ["context"]});
+            let form =
+                json!({"type": "object", "properties": {"context": {"type": "string"}}, "required": ["context"]});
             let ask = Ask::form("What context should the prompt use?", form).key("user_context");
             let response = context.request_input(ask).await?;
             Ok(Messages::new().user(format!("Prompt with context: {}", questions::text(response, "context"))))

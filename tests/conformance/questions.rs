@@ -142,15 +142,20 @@ fn coming_back() -> Vec<Tool> {
             context.request_input(confirm()).await?;
             Ok(Answer::text("state-ok: the run goes on where it asked"))
         }),
-        plain("test_input_required_result_multiple_inputs", "Asks three at once.", move |context: Context| async move {
-            let asks = vec![name(), sample("Generate a greeting", 50).key("greeting"), Ask::roots().key("client_roots")];
-            let responses = context.request_inputs(asks).await?;
-            let Ok([name, greeting, found]) = <[Response; 3]>::try_from(responses) else {
-                return Err(Failure::tool("three questions, three answers"));
-            };
-            let (name, greeting, found) = (text(name, "name"), said(greeting), roots(found));
-            Ok(Answer::text(format!("Name: {name}; Greeting: {greeting}; Roots: {found}")))
-        }),
+        plain(
+            "test_input_required_result_multiple_inputs",
+            "Asks three at once.",
+            move |context: Context| async move {
+                let asks =
+                    vec![name(), sample("Generate a greeting", 50).key("greeting"), Ask::roots().key("client_roots")];
+                let responses = context.request_inputs(asks).await?;
+                let Ok([name, greeting, found]) = <[Response; 3]>::try_from(responses) else {
+                    return Err(Failure::tool("three questions, three answers"));
+                };
+                let (name, greeting, found) = (text(name, "name"), said(greeting), roots(found));
+                Ok(Answer::text(format!("Name: {name}; Greeting: {greeting}; Roots: {found}")))
+            },
+        ),
         plain("test_input_required_result_multi_round", "Asks twice.", async |context: Context| {
             let ask = Ask::form("Step 1: What is your name?", form("name", "string")).key("step1");
             let name = text(context.request_input(ask).await?, "name");
@@ -162,13 +167,17 @@ fn coming_back() -> Vec<Tool> {
             context.request_input(confirm()).await?;
             Ok(Answer::text("integrity-ok: state verified"))
         }),
-        plain("test_input_required_result_capabilities", "Asks what the client can answer.", async |context: Context| {
-            let value = Ask::form("Elicitation input", form("value", "string")).key("elicit_input");
-            let asks = vec![value, sample("Sample request", 50).key("sample_input")];
-            let answered = context.request_inputs(asks).await?;
-            let answered = answered.iter().filter(|response| !matches!(response, Response::Decline)).count();
-            Ok(Answer::text(format!("capabilities-ok: {answered} answered")))
-        }),
+        plain(
+            "test_input_required_result_capabilities",
+            "Asks what the client can answer.",
+            async |context: Context| {
+                let value = Ask::form("Elicitation input", form("value", "string")).key("elicit_input");
+                let asks = vec![value, sample("Sample request", 50).key("sample_input")];
+                let answered = context.request_inputs(asks).await?;
+                let answered = answered.iter().filter(|response| !matches!(response, Response::Decline)).count();
+                Ok(Answer::text(format!("capabilities-ok: {answered} answered")))
+            },
+        ),
         plain("test_streaming_elicitation", "Asks, after a word.", async |context: Context| {
             context.progress(50.0, Some(100.0), None).await?;
             let ask = Ask::form("Go on?", form("ok", "boolean"));

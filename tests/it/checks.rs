@@ -5,6 +5,9 @@ use longhaul_tests::modern::{Modern, VERSION};
 use longhaul_tests::world::{ALICE, Wiring, World};
 use serde_json::{Value, json};
 
+/// The status, and the code of the error if there is one.
+type Answered = (u16, Option<i64>);
+
 /// A request as it would be right; each test spoils a part.
 struct Raw {
     method: reqwest::Method,
@@ -47,8 +50,7 @@ impl Raw {
         self
     }
 
-    /// The status, and the code of the error if there is one.
-    async fn send(self, url: &str) -> (u16, Option<i64>) {
+    async fn send(self, url: &str) -> Answered {
         let mut request = http().request(self.method, url).body(self.body);
         for (name, value) in self.headers {
             request = request.header(name, value);
@@ -79,7 +81,7 @@ async fn each_fault_of_a_modern_request_has_its_own_answer(wiring: Wiring) {
     let url = &world.urls[0];
     let client = Modern::new(url, Some(ALICE));
     let right = || Raw::right(&client.plain());
-    let cases: Vec<(&str, Raw, (u16, Option<i64>))> = vec![
+    let cases: [(&str, Raw, Answered); 43] = [
         ("nothing", right(), (200, None)),
         ("another path of HTTP", Raw { method: reqwest::Method::PUT, ..right() }, (405, Some(-32600))),
         ("GET", Raw { method: reqwest::Method::GET, ..right() }, (405, Some(-32600))),
@@ -91,7 +93,11 @@ async fn each_fault_of_a_modern_request_has_its_own_answer(wiring: Wiring) {
         ("no JSON", Raw { body: "{".into(), ..right() }, (400, Some(-32700))),
         ("a batch", Raw { body: "[]".into(), ..right() }, (400, Some(-32600))),
         ("a null id", right().body(|body| body["id"] = Value::Null), (400, Some(-32600))),
-        ("an answer", right().body(|body| *body = json!({"jsonrpc": "2.0", "id": 1, "result": {}})), (400, Some(-32600))),
+        (
+            "an answer",
+            right().body(|body| *body = json!({"jsonrpc": "2.0", "id": 1, "result": {}})),
+            (400, Some(-32600)),
+        ),
         ("no version in the header", right().without("mcp-protocol-version"), (400, Some(-32020))),
         ("no method in the header", right().without("mcp-method"), (400, Some(-32020))),
         ("another method in the header", right().with("mcp-method", "TOOLS/CALL"), (400, Some(-32020))),
@@ -101,7 +107,11 @@ async fn each_fault_of_a_modern_request_has_its_own_answer(wiring: Wiring) {
         ("a packed name", right().with("mcp-name", "=?base64?ZWNobw==?="), (200, None)),
         ("a badly packed name", right().with("mcp-name", "=?base64?ZWNobw?="), (400, Some(-32020))),
         ("a name that only looks packed", right().with("mcp-name", "=?BASE64?ZWNobw==?="), (400, Some(-32020))),
-        ("no meta", right().body(|body| drop(body["params"].as_object_mut().unwrap().remove("_meta"))), (400, Some(-32602))),
+        (
+            "no meta",
+            right().body(|body| drop(body["params"].as_object_mut().unwrap().remove("_meta"))),
+            (400, Some(-32602)),
+        ),
         ("no version in meta", right().body(meta("protocolVersion", None)), (400, Some(-32602))),
         ("a version that is no text", right().body(meta("protocolVersion", Some(json!(7)))), (400, Some(-32602))),
         ("no capabilities", right().body(meta("clientCapabilities", None)), (400, Some(-32602))),
@@ -137,9 +147,17 @@ async fn each_fault_of_a_modern_request_has_its_own_answer(wiring: Wiring) {
         ("a session", right().with("mcp-session-id", "nonsense"), (200, None)),
         ("an event to go on from", right().with("last-event-id", "nonsense"), (200, None)),
         ("a parameter that nobody knows", right().with("mcp-param-region", "eu"), (200, None)),
-        ("answers of no kind", right().body(|body| body["params"]["inputResponses"] = json!(null)), (200, Some(-32602))),
+        (
+            "answers of no kind",
+            right().body(|body| body["params"]["inputResponses"] = json!(null)),
+            (200, Some(-32602)),
+        ),
         ("a state of no kind", right().body(|body| body["params"]["requestState"] = json!(7)), (200, Some(-32602))),
-        ("a state that is not ours", right().body(|body| body["params"]["requestState"] = json!("x")), (200, Some(-32602))),
+        (
+            "a state that is not ours",
+            right().body(|body| body["params"]["requestState"] = json!("x")),
+            (200, Some(-32602)),
+        ),
     ];
     for (fault, raw, answer) in cases {
         assert_eq!(raw.send(url).await, answer, "{fault}");
@@ -191,9 +209,12 @@ async fn what_is_discovered_is_what_is_served(wiring: Wiring) {
     assert!(discovered["supportedVersions"].as_array().unwrap().contains(&json!("2025-11-25")));
     assert!(discovered["ttlMs"].is_u64() && discovered["cacheScope"] == "private", "{discovered}");
     let capabilities = discovered["capabilities"].as_object().unwrap();
-    for (capability, method) in
-        [("tools", "tools/list"), ("prompts", "prompts/list"), ("resources", "resources/list"), ("resources", "resources/templates/list")]
-    {
+    for (capability, method) in [
+        ("tools", "tools/list"),
+        ("prompts", "prompts/list"),
+        ("resources", "resources/list"),
+        ("resources", "resources/templates/list"),
+    ] {
         let (status, answer) = client.exchange(method, json!({})).await;
         let served = capabilities.contains_key(capability);
         assert_eq!((status, answer.get("result").is_some()), (if served { 200 } else { 404 }, served), "{method}");

@@ -15,11 +15,10 @@ async fn an_ending_has_the_name_that_each_era_gives_it(wiring: Wiring) {
     let world = World::start(wiring).await;
     let old = world.client(ALICE).await;
     let new = modern(&world, 1);
-    let error = json!({"message": "no such printer", "code": -32000});
-    for (arguments, in_old, in_new) in [
-        (json!({"message": "out of paper"}), "failed", "completed"),
-        (error.clone(), "failed", "failed"),
-    ] {
+    let error = json!({"message": "no such printer", "code": -31000});
+    for (arguments, in_old, in_new) in
+        [(json!({"message": "out of paper"}), "failed", "completed"), (error.clone(), "failed", "failed")]
+    {
         for id in [old.create("fail", arguments.clone()).await, new.create("fail", arguments.clone()).await] {
             let result = old.result(&id).await;
             assert_eq!(old.status(&id).await, in_old);
@@ -143,7 +142,8 @@ async fn each_era_opts_in_in_its_own_way_alone(wiring: Wiring) {
         "protocolVersion": "2025-11-25", "capabilities": {"extensions": {TASKS: {}}},
         "clientInfo": {"name": "test", "version": "1"}}});
     let request = longhaul_tests::client::http().post(&world.urls[0]).bearer_auth(ALICE);
-    let request = request.header("Content-Type", "application/json").header("Accept", "application/json, text/event-stream");
+    let request =
+        request.header("Content-Type", "application/json").header("Accept", "application/json, text/event-stream");
     let opened = message(request.body(hello.to_string()).send().await.unwrap()).await;
     let capabilities = &opened["result"]["capabilities"];
     assert!(capabilities["tasks"].is_object() && capabilities.get("extensions").is_none(), "{capabilities}");
@@ -189,7 +189,8 @@ async fn tasks_are_switched_off_for_one_era_or_both(wiring: Wiring) {
         })
         .await;
         let (old, new) = (world.client(ALICE).await, modern(&world, 1));
-        let has_tool = |list: &Value, name: &str| list["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == name);
+        let has_tool =
+            |list: &Value, name: &str| list["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == name);
         let call = json!({"name": "echo", "arguments": {}, "task": {}});
         let listed = old.ok("tools/list", json!({})).await;
         assert_eq!(has_tool(&listed, "task-only"), all && legacy);

@@ -122,7 +122,9 @@ async fn a_draining_gateway_ends_subscriptions_in_words(wiring: Wiring) {
 async fn an_odd_filter_is_refused(wiring: Wiring) {
     let world = World::start(wiring).await;
     let alice = modern(&world, 0);
-    for filter in [json!(null), json!([]), json!({"taskIds": "x"}), json!({"taskIds": [7]}), json!({"toolsListChanged": 1})] {
+    for filter in
+        [json!(null), json!([]), json!({"taskIds": "x"}), json!({"taskIds": [7]}), json!({"toolsListChanged": 1})]
+    {
         let (_, error) = alice.error("subscriptions/listen", json!({"notifications": filter})).await;
         assert_eq!(error["code"], -32602, "{filter}: {error}");
     }

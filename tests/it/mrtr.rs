@@ -41,10 +41,14 @@ async fn a_call_goes_on_where_its_caller_comes_back(wiring: Wiring) {
         let asked = one.ok("tools/call", ask()).await;
         let key = key(&asked);
         let question = &asked["inputRequests"][&key];
-        assert_eq!((&question["method"], &question["params"]["message"]), (&json!("elicitation/create"), &json!("Who?")));
+        assert_eq!(
+            (&question["method"], &question["params"]["message"]),
+            (&json!("elicitation/create"), &json!("Who?"))
+        );
         // The same arguments, written otherwise.
         let call = json!({"name": "ask", "arguments": {"question": "\u{57}ho?"}});
-        let answered = other.ok("tools/call", again(&call, &asked, json!({key: accept(json!({"answer": "me"}))}))).await;
+        let answered =
+            other.ok("tools/call", again(&call, &asked, json!({key: accept(json!({"answer": "me"}))}))).await;
         assert_eq!(answered["content"][0]["text"], "You said: me", "{answered}");
         assert_eq!(answered["resultType"], "complete");
     }
@@ -76,7 +80,9 @@ async fn a_state_is_good_for_its_caller_its_call_and_once(wiring: Wiring) {
     let right = again(&ask(), &asked, responses());
     let state = asked["requestState"].as_str().unwrap();
     let mut cases = Vec::new();
-    for forged in [format!("{state}-TAMPERED"), state[..state.len() - 1].to_owned(), format!("A{}", &state[1..]), String::new()] {
+    for forged in
+        [format!("{state}-TAMPERED"), state[..state.len() - 1].to_owned(), format!("B{}", &state[1..]), String::new()]
+    {
         let mut call = right.clone();
         call["requestState"] = json!(forged);
         cases.push(call);
@@ -94,15 +100,11 @@ async fn a_state_is_good_for_its_caller_its_call_and_once(wiring: Wiring) {
         let (_, error) = alice.with_token(token).error("tools/call", right.clone()).await;
         assert_eq!(error["code"], -32602, "{error}");
     }
-    for odd in [json!(null), json!([]), json!({"k": 7})] {
+    for odd in [json!(null), json!([]), json!({key(&asked): 7})] {
         let mut call = right.clone();
-        call["inputResponses"] = odd.clone();
-        let (_, answer) = alice.exchange("tools/call", call).await;
-        let asks_again = answer["result"]["resultType"] == "input_required";
-        assert!(answer["error"]["code"] == -32602 || asks_again, "{odd}: {answer}");
-        if asks_again {
-            return world.stop().await;
-        }
+        call["inputResponses"] = odd;
+        let (_, error) = alice.error("tools/call", call).await;
+        assert_eq!(error["code"], -32602, "{error}");
     }
     assert_eq!(alice.ok("tools/call", right.clone()).await["content"][0]["text"], "You said: me");
     let (_, error) = alice.error("tools/call", right).await;
@@ -111,7 +113,8 @@ async fn a_state_is_good_for_its_caller_its_call_and_once(wiring: Wiring) {
 }
 
 async fn answers_without_a_state_are_ignored(wiring: Wiring) {
-    let world = World::start(wiring).await;
+    // Nobody comes back to the run, which would hold up the worker's end.
+    let world = World::start_with(wiring, |config| config.runner.drain_timeout_s = 1).await;
     let mut call = ask();
     call["inputResponses"] = json!({"q-1": accept(json!({"answer": "me"}))});
     assert_eq!(plain(&world, 0).ok("tools/call", call).await["resultType"], "input_required");
@@ -191,7 +194,10 @@ async fn a_call_of_2025_asks_on_its_own_stream(wiring: Wiring) {
     let mut stream = Events::new(one.post(&frame, longhaul_tests::client::BOTH).await);
     let asked = stream.next().await.unwrap();
     assert_eq!((&asked["method"], &asked["params"]["message"]), (&json!("elicitation/create"), &json!("Who?")));
-    assert!(asked["params"].get("_meta").is_none_or(|meta| meta.as_object().unwrap().is_empty()), "there is no task: {asked}");
+    assert!(
+        asked["params"].get("_meta").is_none_or(|meta| meta.as_object().unwrap().is_empty()),
+        "there is no task: {asked}"
+    );
     for token in [BOB, EVE] {
         let stranger = Client::connect(&world.urls[0], Some(token)).await;
         assert_eq!(stranger.answer(&asked["id"], accept(json!({"answer": "forged"}))).await, 400);
@@ -203,8 +209,16 @@ async fn a_call_of_2025_asks_on_its_own_stream(wiring: Wiring) {
     let again = stream.next().await.unwrap();
     assert_eq!(again, asked);
     assert_eq!(other.answer(&asked["id"], accept(json!({"answer": "me"}))).await, 202);
-    let answer = stream.next().await.unwrap();
-    assert_eq!((&answer["id"], &answer["result"]["content"][0]["text"]), (&frame["id"], &json!("You said: me")), "{answer}");
+    let mut answer = stream.next().await.unwrap();
+    if answer["method"] == "notifications/cancelled" {
+        // Another replica took the answer, so this stream cannot know whose it was.
+        answer = stream.next().await.unwrap();
+    }
+    assert_eq!(
+        (&answer["id"], &answer["result"]["content"][0]["text"]),
+        (&frame["id"], &json!("You said: me")),
+        "{answer}"
+    );
     assert_eq!(other.answer(&asked["id"], accept(json!({"answer": "late"}))).await, 202);
 
     // Who takes no stream, or cannot be asked, is not.

@@ -27,7 +27,24 @@ async fn every_tool_is_listed_with_its_schema_and_task_support(wiring: Wiring) {
     let world = World::start_with(wiring, |config| config.gateway.tools_page = 3).await;
     let clients = world.clients(ALICE).await;
     let tools = all(&clients).await;
-    let expected = ["blob", "call-only", "countdown", "echo", "fail", "hold", "mirror", "panic", "task-only", "trace"];
+    let expected = [
+        "ask",
+        "ask-many",
+        "ask-odd",
+        "blob",
+        "call-only",
+        "countdown",
+        "echo",
+        "fail",
+        "grow",
+        "hold",
+        "log",
+        "mirror",
+        "panic",
+        "task-only",
+        "touch",
+        "trace",
+    ];
     assert_eq!(names(&tools), expected);
     for tool in &tools {
         let support = match tool["name"].as_str().unwrap() {
@@ -39,7 +56,7 @@ async fn every_tool_is_listed_with_its_schema_and_task_support(wiring: Wiring) {
         assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
         assert!(!tool["description"].as_str().unwrap().is_empty(), "{tool}");
     }
-    assert_eq!(tools[2]["inputSchema"]["required"], json!(["seconds"]));
+    assert_eq!(tools[5]["inputSchema"]["required"], json!(["seconds"]));
     for wrong in ["", "3", "hold"] {
         assert_eq!(clients[0].error("tools/list", json!({"cursor": wrong})).await["code"], -32602);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ impl Schema {
     /// Panics unless `frame` is a valid `definition`.
     pub fn check(self, definition: &str, frame: &Value) {
         let Some(schema) = SCHEMAS.get(&self) else { return };
-        let mut validators = VALIDATORS.lock().unwrap();
+        let mut validators = VALIDATORS.lock().unwrap_or_else(PoisonError::into_inner);
         let validator = validators.entry((self, definition.to_owned())).or_insert_with(|| {
             assert!(!schema["$defs"][definition].is_null(), "no such definition: {definition}");
             let root = json!({

@@ -13,7 +13,7 @@ use longhaul_core::{LogLevel, TaskSupport};
 use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{Links, ServiceToken};
 use longhaul_taskstore::TaskStore;
-use longhaul_worker::{Answer, Ask, Context, Failure, Listening, NoArguments, Response, Tool};
+use longhaul_worker::{Answer, Ask, Context, Failure, Listening, NoArguments, Offer, Response, Tool};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -157,7 +157,8 @@ fn tools(gate: &Gate) -> Vec<Tool> {
     };
     let described = |tool: Tool| tool.description("For tests.");
     let many = async |context: Context, _: NoArguments| {
-        let text = json!({"type": "object", "properties": {"text": {"type": "string", "minLength": 1}}, "required": ["text"]});
+        let text =
+            json!({"type": "object", "properties": {"text": {"type": "string", "minLength": 1}}, "required": ["text"]});
         let asks = ["name", "colour"].map(|key| Ask::form(format!("Your {key}?"), text.clone()).key(key));
         let mut told = Vec::new();
         for response in context.request_inputs(asks).await? {
@@ -210,6 +211,11 @@ fn tools(gate: &Gate) -> Vec<Tool> {
         // Asks, and then goes on as a task if it may.
         described(Tool::new("grow", grow)).decides(),
         described(Tool::new("log", log)),
+        // Says that a resource has changed.
+        described(Tool::new("touch", async |context: Context, _: NoArguments| {
+            context.resources().updated("demo://welcome");
+            Ok(Answer::text("touched"))
+        })),
         // Answers with its arguments as they came, once.
         Tool::raw(&br#"{"description": "A mirror.", "inputSchema": {"type": "object"}}"#[..], mirror).name("mirror"),
         // Answers with so many bytes of text.
@@ -311,13 +317,18 @@ impl World {
 
     /// Starts a worker that has `more` tools; returns once it is attached.
     pub async fn start_worker_with(&self, name: &str, more: Vec<Tool>) {
+        self.start_worker_offering(name, more.into_iter().map(Offer::from).collect()).await;
+    }
+
+    /// Starts a worker that offers `more`; returns once it is attached.
+    pub async fn start_worker_offering(&self, name: &str, more: Vec<Offer>) {
         let drain = CancellationToken::new();
         let listening = Listening { listener: self.links.listen(name), advertise_url: format!("memory://{name}") };
         let mut site = self.site();
         let mut config = (*self.config).clone();
         config.runner.name = Some(name.to_owned());
         site.config = Arc::new(config);
-        let tools = tools(&self.gate).into_iter().chain(more).collect();
+        let tools = tools(&self.gate).into_iter().map(Offer::from).chain(more).collect();
         let (mut attached, running) = site.runner(tools, listening, drain.clone()).unwrap();
         self.run(name, drain, running);
         tokio::time::timeout(PATIENCE, attached.wait_for(|attached| *attached)).await.unwrap().unwrap();

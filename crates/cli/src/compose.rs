@@ -12,7 +12,7 @@ use longhaul_rpc::client::{ControlClient, Target, TasksClient};
 use longhaul_rpc::{Links, Listener, Server, ServiceToken, Tasks as _};
 use longhaul_runner::{Runner, UpstreamStatus};
 use longhaul_taskstore::{SystemClock, TaskStore};
-use longhaul_worker::{Listening, Liveness, Tool, Worker};
+use longhaul_worker::{Listening, Liveness, Offer, Worker, demo};
 use prometheus::Registry;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpListener;
@@ -181,10 +181,10 @@ impl Site {
         Ok((status, Box::pin(running)))
     }
 
-    /// A worker with the config's tools and `more`, that takes calls at `listening`.
+    /// A worker with what the config has it offer and `more`, that takes calls at `listening`.
     pub fn runner(
         &self,
-        more: Vec<Tool>,
+        more: Vec<Offer>,
         listening: Listening,
         drain: CancellationToken,
     ) -> anyhow::Result<(watch::Receiver<bool>, Running)> {
@@ -194,13 +194,17 @@ impl Site {
     /// The same, and the upstream servers that it wraps.
     pub(crate) fn wrapping_runner(
         &self,
-        more: Vec<Tool>,
+        more: Vec<Offer>,
         listening: Listening,
         drain: CancellationToken,
     ) -> anyhow::Result<(watch::Receiver<bool>, Arc<Runner>, Running)> {
         let config = &self.config;
-        let mut own = if config.runner.demo_tools { longhaul_worker::demo::tools() } else { Vec::new() };
-        own.extend(more);
+        let mut own = more;
+        if config.runner.demo_tools {
+            own.extend(demo::tools().into_iter().map(Offer::from));
+            own.extend(demo::prompts().into_iter().map(Offer::from));
+            own.extend(demo::resources().into_iter().map(Offer::from));
+        }
         let heartbeat = self.heartbeat();
         let worker = Worker::new(longhaul_worker::Config {
             name: config.runner.name.clone(),
@@ -225,8 +229,7 @@ impl Site {
         };
         // Upstream servers may be given variables of ours by name.
         let variable = |name: &str| std::env::var_os(name);
-        let runner =
-            Runner::build(&upstreams, variable, &worker, own).map_err(|error| Wrong(error.to_string()))?;
+        let runner = Runner::build(&upstreams, variable, &worker, own).map_err(|error| Wrong(error.to_string()))?;
         let runner = Arc::new(runner);
         let (attached, upstreams) = (worker.attached(), runner.clone());
         let running = async move {

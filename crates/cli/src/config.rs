@@ -172,7 +172,7 @@ pub struct RunnerConfig {
     pub calls_max: u32,
     /// How long running tasks may go on after SIGTERM, in seconds.
     pub drain_timeout_s: u64,
-    /// Offer `echo`, `countdown`, `fail` and `panic`.
+    /// Offer the tools `echo`, `countdown`, `ask`, `fail` and `panic`, a prompt and a resource to try.
     pub demo_tools: bool,
     /// Upstream MCP servers to wrap.
     pub upstreams: Vec<UpstreamConfig>,

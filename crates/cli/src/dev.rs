@@ -73,8 +73,7 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
         (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
     let file = data.join("longhaul.db");
     let database = SecretString::from(format!("sqlite:{}", file.display()));
-    let (_, store) =
-        site.taskstore(&database, keys.clone(), site.links.listen(TASKSTORE), store_drain.clone()).await?;
+    let (_, store) = site.taskstore(&database, keys.clone(), site.links.listen(TASKSTORE), store_drain.clone()).await?;
     let listening = Listening { listener: site.links.listen(RUNNER), advertise_url: format!("memory://{RUNNER}") };
     let (mut attached, upstreams, worker) = site.wrapping_runner(Vec::new(), listening, worker_drain.clone())?;
     let principal = Principal { tenant: TenantId::new("dev"), caller: Caller::Agent("dev".into()) };
@@ -179,7 +178,7 @@ fn print(mcp: SocketAddr, management: SocketAddr, data: &Path) -> std::io::Resul
   MCP      http://{mcp}/mcp
   Metrics  http://{management}/metrics
   Data     {data}
-  Tools    echo  countdown  fail  panic  and those of your upstream servers
+  Tools    echo  countdown  ask  fail  panic  and those of your upstream servers
 
 A client's configuration:
   {{"mcpServers": {{"longhaul": {{"type": "http", "url": "http://{mcp}/mcp"}}}}}}

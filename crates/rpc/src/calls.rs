@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use longhaul_core::{
-    Claimed, ClientCapabilities, InputRequest, InputResponse, LogLevel, LogMessage, Outcome, Principal, Progress, Target,
-    Task,
+    Claimed, ClientCapabilities, InputRequest, InputResponse, LogLevel, LogMessage, Outcome, Principal, Progress,
+    Target, Task,
 };
 
 use crate::Error;

@@ -21,13 +21,8 @@ pub trait Control: Send + Sync {
     /// `after`.
     async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error>;
     /// Begins or ends a session's subscription to a resource; false if it has [`SUBSCRIPTIONS_MAX`] already.
-    async fn subscribe(
-        &self,
-        session: &str,
-        uri: &str,
-        subscribed: bool,
-        expires_at: Timestamp,
-    ) -> Result<bool, Error>;
+    async fn subscribe(&self, session: &str, uri: &str, subscribed: bool, expires_at: Timestamp)
+    -> Result<bool, Error>;
     /// The resources that a session has subscribed to.
     async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error>;
 }

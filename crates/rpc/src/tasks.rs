@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use longhaul_core::{
-    InputKey, InputResponse, NewTask, Outcome, Principal, Task, TaskId, Timestamp, WorkerInfo,
-};
+use longhaul_core::{InputKey, InputResponse, NewTask, Outcome, Principal, Task, TaskId, Timestamp, WorkerInfo};
 
 use crate::Error;
 

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use longhaul_core::limits::TOOL_NAME_BYTES_MAX;
 use longhaul_core::{ClientCapabilities, TaskSupport, ToolDef};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::transform::ReplaceBoolSchemas;
 use schemars::{JsonSchema, Schema};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -215,6 +216,10 @@ impl Tool {
 fn object_schema<T: JsonSchema>(mut settings: SchemaSettings) -> Result<Value, String> {
     // 2020-12 is what MCP takes a schema for that does not say.
     settings.meta_schema = None;
+    // In MCP 2025-11-25 a property's schema is an object: `{}`, where JSON Schema may say `true`.
+    let mut booleans = ReplaceBoolSchemas::default();
+    booleans.skip_additional_properties = true;
+    let settings = settings.with_transform(booleans);
     let mut schema = SchemaGenerator::new(settings).into_root_schema_for::<T>().to_value();
     let rust_name = T::schema_name();
     let Some(object) = schema.as_object_mut() else { return Err(format!("{rust_name} is not a struct")) };

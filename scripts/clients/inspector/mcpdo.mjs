@@ -76,7 +76,7 @@ async function connect() {
   return {
     features: ['tasks', ...(era === LEGACY ? ['list'] : [])],
     hidesCodes: true,
-    slower: 3, // each command is a process of its own
+    slower: 2, // each command is a process of its own
     // As the library it is built on: in 2025-11-25 it does not ask for the result of a failed task.
     throwsToolErrors: era === LEGACY,
     on,

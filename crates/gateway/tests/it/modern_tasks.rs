@@ -228,7 +228,7 @@ async fn the_callers_limit_refuses_and_the_tenants_limit_only_what_must_be_a_tas
 #[tokio::test]
 async fn a_task_that_ends_at_once_is_answered_with_its_outcome() {
     let world =
-        World::with(Config { task_shortcut: Duration::from_secs(5), ..config() }, Arc::new(LocalBus::new())).await;
+        World::with(Config { task_shortcut: Duration::from_secs(60), ..config() }, Arc::new(LocalBus::new())).await;
     let client = world.modern().with_tasks();
     let created = async || {
         until("the task", || !world.store.created.lock().unwrap().is_empty()).await;

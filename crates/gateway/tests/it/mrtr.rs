@@ -114,7 +114,8 @@ async fn a_call_that_asks_is_come_back_to_at_any_gateway_round_by_round() {
     assert_eq!(world.worker.calls.lock().unwrap().len(), 1, "the call was made again");
     // Each state is good for once.
     for state in [state, second] {
-        assert_eq!(client.no("tools/call", again(state, json!({"colour": yes("red")}))).await, (200, -32602));
+        let answer = client.call("tools/call", again(state, json!({"colour": yes("red")}))).await;
+        assert_eq!((answer.status(), &answer.json()["error"]["message"]), (200, &json!("Invalid requestState")));
     }
 }
 

@@ -150,7 +150,8 @@ async fn a_resource_is_read_at_the_worker_that_lists_it_or_whose_template_fits_b
         definition: json!({"uriTemplate": uri, "name": "n"}).to_string().into(),
     };
     let mut info = worker_info("v", Some("memory://v"), Vec::new());
-    info.templates = vec![template("test://of/special/{id}"), template("test://{any}")];
+    info.templates =
+        vec![template("test://of/special/{id}"), template("test://of/deep/{id}/end"), template("test://{any}")];
     world.store.offer(vec![with_everything(), info]);
     within("the offer", async {
         while client.ok("resources/templates/list", json!({})).await["resourceTemplates"].as_array().unwrap().len() < 3
@@ -158,9 +159,14 @@ async fn a_resource_is_read_at_the_worker_that_lists_it_or_whose_template_fits_b
         }
     })
     .await;
-    for (uri, here) in
-        [("test://one", true), ("test://of/1", true), ("test://of/special/1", false), ("test://elsewhere", false)]
-    {
+    for (uri, here) in [
+        ("test://one", true),
+        ("test://of/1", true),
+        ("test://of/special/1", false),
+        ("test://of/deep/1/end", false),
+        ("test://of/deep/1", true),
+        ("test://elsewhere", false),
+    ] {
         let before = (world.worker.calls.lock().unwrap().len(), other.calls.lock().unwrap().len());
         client.ok("resources/read", json!({"uri": uri})).await;
         let after = (world.worker.calls.lock().unwrap().len(), other.calls.lock().unwrap().len());
@@ -237,6 +243,14 @@ async fn a_session_sets_its_log_level_on_every_gateway() {
     within("the first gateway", async { while level(world.a.at).await != Some(longhaul_core::LogLevel::Debug) {} })
         .await;
     assert_eq!(client.at(world.b.at).ok("logging/setLevel", json!({"level": "debug"})).await, json!({}));
+    // Where no hint arrives, it counts at once on the gateway that was told.
+    let pace = longhaul_gateway::Pace { sessions: std::time::Duration::from_secs(3600), ..crate::world::config().pace };
+    let config = longhaul_gateway::Config { pace, ..crate::world::config() };
+    let deaf = World::with(config, Arc::new(longhaul_bus::DeafBus::new())).await;
+    let client_there = deaf.alice().await;
+    client_there.ok("logging/setLevel", json!({"level": "error"})).await;
+    client_there.ok("tools/call", json!({"name": "echo"})).await;
+    assert_eq!(deaf.worker.calls.lock().unwrap().last().unwrap().line.log, error);
     // Another session is not meant.
     let other = world.alice().await;
     other.ok("tools/call", json!({"name": "echo"})).await;

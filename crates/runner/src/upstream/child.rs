@@ -41,7 +41,9 @@ pub(super) struct Child {
 
 /// The requests without an answer; none are taken once the server has stopped. There are no more than the worker runs
 /// calls at once.
-struct Waiting(Mutex<Option<HashMap<u64, oneshot::Sender<Result<Answer, Fault>>>>>);
+struct Waiting(Mutex<Option<HashMap<u64, Waiter>>>);
+
+type Waiter = oneshot::Sender<Result<Answer, Fault>>;
 
 impl Child {
     /// Starts a server.
@@ -126,12 +128,12 @@ impl Child {
 }
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, oneshot::Sender<Result<Answer, Fault>>>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<u64, Waiter>>> {
         // Nothing panics with the lock held, and the map is whole at every step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn remove(&self, id: u64) -> Option<oneshot::Sender<Result<Answer, Fault>>> {
+    fn remove(&self, id: u64) -> Option<Waiter> {
         self.lock().as_mut()?.remove(&id)
     }
 }

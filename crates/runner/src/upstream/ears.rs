@@ -13,6 +13,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::Updated;
 use crate::wire::{self, Era, INTERNAL_ERROR, Incoming, Listing};
 
 /// News of one call that nobody has looked at yet: with more, a question is refused.
@@ -102,7 +103,7 @@ pub(super) struct Ears {
     pub(super) calls: Calls,
     pub(super) changes: Arc<Changes>,
     /// Told the URI, as upstream, of each resource that has changed.
-    pub(super) updated: Arc<dyn Fn(&str) + Send + Sync>,
+    pub(super) updated: Updated,
     /// Known once the server has introduced itself.
     pub(super) era: OnceLock<Era>,
     /// The newest subscription that the server has confirmed.

@@ -95,7 +95,7 @@ pub(crate) fn input_required(result: &Bytes) -> Result<Option<InputRequired>, St
         #[serde(borrow, default)]
         result_type: Option<Cow<'a, str>>,
         #[serde(borrow, default)]
-        input_requests: Option<Object<'a>>,
+        input_requests: Option<&'a RawValue>,
         #[serde(borrow, default)]
         request_state: Option<&'a RawValue>,
     }
@@ -113,7 +113,10 @@ pub(crate) fn input_required(result: &Bytes) -> Result<Option<InputRequired>, St
         Some("input_required") => {}
         Some(_) => return Err(odd()),
     }
-    let requests = members.input_requests.map(|Object(requests)| requests).unwrap_or_default();
+    let Object(requests) = match members.input_requests {
+        Some(requests) => serde_json::from_str(requests.get()).map_err(|_| odd())?,
+        None => Object(Vec::new()),
+    };
     if requests.len() > QUESTIONS_MAX {
         return Err(format!("asks more than {QUESTIONS_MAX} questions"));
     }

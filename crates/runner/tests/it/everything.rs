@@ -173,7 +173,7 @@ async fn questions_work(world: &World) {
     assert!(said.contains("sampled text"), "{said}");
     let yes = InputResponse::Accept(None);
     let page = json!({ "url": "https://longhaul.dev/", "message": "Open it." });
-    let said = answer("trigger-url-elicitation", page, &[yes.clone()]).await;
+    let said = answer("trigger-url-elicitation", page, std::slice::from_ref(&yes)).await;
     assert!(said.contains("User completed the URL elicitation flow"), "{said}");
     let page = json!({ "url": "https://longhaul.dev/", "message": "Open it.", "errorPath": true });
     let said = answer("trigger-url-elicitation", page, &[yes.clone(), yes]).await;
