@@ -9,6 +9,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 const ODD: &[u8] = b"canary\xff";
+/// 32 bytes of zeros.
+const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n";
 
 fn longhaul(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
@@ -91,8 +93,11 @@ fn a_process_that_is_ended_while_it_starts_ends_well() {
     // A database that accepts and says nothing.
     let database = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://{}/none", database.local_addr().unwrap());
+    let keys = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(keys.path(), KEY).unwrap();
     let mut command = longhaul(&["taskstore", "--set", "management_listen=127.0.0.1:0"]);
     command.args(["--set", "taskstore.listen=127.0.0.1:0", "--set", "service_token=a-token-for-the-tests"]);
+    command.env("LONGHAUL_SEAL_KEYS_FILE", keys.path());
     command.env("LONGHAUL_TASKSTORE__DATABASE_URL", url).stderr(Stdio::piped());
     let mut process = Process(command.spawn().unwrap());
     // It now waits for an answer, which is the start that lasts.

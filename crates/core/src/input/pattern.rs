@@ -291,12 +291,13 @@ impl Reader<'_> {
             if ahead.next() == Some('-') && ahead.peek().is_some_and(|next| *next != ']') {
                 self.rest.next();
                 match self.class_item()? {
-                    ClassItem::Character(to) if from <= to => {
+                    // Whether they are in order is for the engine to say.
+                    ClassItem::Character(to) => {
                         self.literal(from);
                         self.written.push('-');
                         self.literal(to);
                     }
-                    ClassItem::Character(_) | ClassItem::Set | ClassItem::End => return Err(RANGE),
+                    ClassItem::Set | ClassItem::End => return Err(RANGE),
                 }
             } else {
                 self.literal(from);

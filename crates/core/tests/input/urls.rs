@@ -31,6 +31,7 @@ fn a_public_https_url_is_shown() {
         "https://1.2.3.4.example.com/",
         "https://internal.example.com/",
         "https://mylocal.com/",
+        "https://example.email/",
         "https://nothome.arpanet.org/",
     ] {
         assert_eq!(shown(url), Ok(()), "{url}");

@@ -122,7 +122,7 @@ async fn a_call_that_asks_is_come_back_to_at_any_gateway_round_by_round() {
 #[tokio::test]
 async fn only_who_was_asked_comes_back_with_the_same_call_and_in_time() {
     let world = World::start().await;
-    let client = asked(&world);
+    let client = asked(&world).accepting("application/json");
     let state = world.parked(&client, &wait()).await;
     let responses = json!({"colour": yes("red")});
     let flipped = format!("{}{}", if state.starts_with('A') { 'B' } else { 'A' }, &state[1..]);
