@@ -68,6 +68,7 @@ async fn a_missing_secret_is_named_with_what_to_do() {
     assert_refused(&["taskstore"], &[management, database], USAGE, &["service_token_file", "16 characters"]).await;
     let short = ("LONGHAUL_SERVICE_TOKEN", "short");
     assert_refused(&["taskstore"], &[management, database, short], USAGE, &["service_token", "16 characters"]).await;
+    assert_refused(&["taskstore"], &[management, database, token], USAGE, &["seal_keys_file", "openssl rand"]).await;
     assert_refused(&["gateway"], &[management, token], USAGE, &["gateway.credentials"]).await;
     let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
     let credential = "[[gateway.credentials]]\nsha256 = \"d16a80956c32f3f5fb979bea408abac8c3eef6c54ecb234279e337146cf87b47\"\ntenant = \"a\"\nagent = \"b\"\n";

@@ -390,9 +390,10 @@ pub async fn taskstore(parts: Parts) -> anyhow::Result<()> {
     let notice = Duration::from_millis(parts.config.drain_notice_ms);
     parts
         .play(notice, async |config, readiness, drain| {
-            let (database, keys) = (database_url(&config)?, keys(&config)?);
+            let database = database_url(&config)?;
             let deadline = Duration::from_secs(config.drain_deadline_s);
             let site = Site::new(config.clone())?;
+            let keys = keys(&config)?;
             let listener = listen("taskstore.listen", config.taskstore.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "task-store");
             let (store, running) = site.taskstore(&database, keys, Listener::Tcp(listener), drain.clone()).await?;

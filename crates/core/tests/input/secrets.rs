@@ -175,6 +175,9 @@ const ASKING_ANYWHERE: &[&str] = &[
     "TAN-Nummer",
     "Wiederherstellungsphrase",
     "Ihre PIN",
+    "Die PIN Ihrer Karte",
+    "PIN of your card",
+    "PIN de la tarjeta",
     // French.
     "Mot de passe",
     "motdepasse",
