@@ -1,6 +1,6 @@
 //! The notification stream of a session (`GET` without a request to go on with): its tasks, the lists of what is offered,
 //! and the resources it subscribed to. It also carries the questions of its caller's tasks if no other stream does: real
-//! clients poll a task to its end and never wait for its result meanwhile (wire reference, R-25-168).
+//! clients poll a task to its end and never wait for its result meanwhile.
 //!
 //! A session has one such stream over all replicas: a message must not arrive twice (MCP 2025-11-25,
 //! basic/transports, "Multiple Connections"), and of two streams the older is most likely dead.

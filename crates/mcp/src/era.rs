@@ -41,7 +41,7 @@ pub enum Era {
     Modern,
 }
 
-/// The era of a message (wire reference, R-X-006 and A-01). What a client says of itself decides, the method only where
+/// The era of a message. What a client says of itself decides, the method only where
 /// no other revision has it. `has_session`: it showed an `Mcp-Session-Id` of ours.
 pub fn era(message: &Message<'_>, headers: &dyn Headers, has_session: bool) -> Era {
     let in_header = headers.header(VERSION_HEADER).trimmed() == Header::One(Dialect::V2026_07_28.version());

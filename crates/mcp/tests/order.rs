@@ -1,4 +1,4 @@
-//! The order of the checks of a 2026-07-28 request (wire reference, section 1.2): one fault at a time is told as itself,
+//! The order of the checks of a 2026-07-28 request: one fault at a time is told as itself,
 //! and of two faults the earlier one.
 
 use std::collections::BTreeMap;

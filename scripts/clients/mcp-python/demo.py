@@ -8,7 +8,7 @@ import warnings
 
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import CallToolResult
+from mcp.types import CallToolResult, ElicitResult
 
 warnings.simplefilter("ignore", DeprecationWarning)
 # The package complains of what still arrives on a stream while it closes it.
@@ -23,13 +23,13 @@ def say(text=""):
 class Connection:
     """A client's session, opened and closed by hand: it is dropped halfway."""
 
-    def __init__(self, url):
-        self.url = url
+    def __init__(self, url, elicited=None):
+        self.url, self.elicited = url, elicited
 
     async def __aenter__(self):
         self.http = streamable_http_client(self.url)
         read, write, _ = await self.http.__aenter__()
-        self.session = ClientSession(read, write)
+        self.session = ClientSession(read, write, elicitation_callback=self.elicited)
         await self.session.__aenter__()
         await self.session.initialize()
         return self.session
@@ -78,7 +78,23 @@ async def main(url):
         assert cancelled.status == "cancelled", cancelled
         say(f"   tasks/cancel → {cancelled.status}; its work has been told to stop")
 
-        say("\n6. A call without a task is answered as it always was")
+    async def elicited(context, params):
+        say(f"   ← elicitation/create: {params.message!r}")
+        return ElicitResult(action="accept", content={"answer": "4711"})
+
+    say("\n6. A task asks on the way, and its person answers")
+    async with Connection(url, elicited) as session:
+        created = await session.experimental.call_tool_as_task("ask", {"question": "Which cost centre?"})
+        say(f"   tools/call ask with `task` → {created.task.taskId}, {created.task.status}")
+        while (await session.experimental.get_task(created.task.taskId)).status == "working":
+            await asyncio.sleep(0.1)
+        task = await session.experimental.get_task(created.task.taskId)
+        say(f"   tasks/get → {task.status}")
+        result = await session.experimental.get_task_result(created.task.taskId, CallToolResult)
+        assert result.content[0].text == "You said: 4711", result
+        say(f"   tasks/result → {result.content[0].text!r}")
+
+        say("\n7. A call without a task is answered as it always was")
         plain = await session.call_tool("echo", {"text": "hello"})
         say(f"   tools/call echo → {plain.content[0].text}")
     say("\nNow try it with your own client: `make dev`.")

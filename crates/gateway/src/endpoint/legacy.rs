@@ -35,7 +35,7 @@ pub(super) async fn serve(post: Post<'_>, session: Result<(Session, Tag), NoSess
     if let Message::Request { id, method, params } = &said
         && method == "initialize"
     {
-        // An old session in the header does not matter: this opens a new one (wire reference, R-25-055).
+        // An old session in the header does not matter: this opens a new one.
         return Next::Said(initialize(post, id, params));
     }
     let (session, tag) = match session {

@@ -1,6 +1,6 @@
 //! One request: where it comes from, who asks, in which era; then its verb, and the answer on its way out.
 //!
-//! The order of the checks is that of the wire reference: path, method, where the request came from, who asks, what the
+//! The order of the checks is that of docs/PROTOCOL.md: path, method, where the request came from, who asks, what the
 //! body is, the message, its era; then those of its era ([`legacy`], [`modern`]), its method, its parameters, admission.
 
 mod legacy;
@@ -284,7 +284,7 @@ async fn answer(ask: Ask, share: Option<OwnedSemaphorePermit>) -> Response {
     }
 }
 
-/// A response that carries one message, in the form that the client takes (wire reference, R-25-006). What is not 200 is
+/// A response that carries one message, in the form that the client takes. What is not 200 is
 /// JSON in any case: no client reads a stream from it.
 fn message(accepts: Accepts, status: StatusCode, body: Bytes, permit: OwnedSemaphorePermit) -> Response {
     if accepts.json || status != StatusCode::OK {

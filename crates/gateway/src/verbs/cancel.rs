@@ -18,7 +18,7 @@ pub(crate) async fn cancel(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
             let poll_interval_ms = shared.config.poll_interval_ms;
             Ok(asked.well(&Reply::Cancelled { task: &task, poll_interval_ms }))
         }
-        // There it is no error to come too late (wire reference, R-26-241).
+        // There it is no error to come too late.
         Err(Error::Refused(Refusal::AlreadyEnded(_))) if asked.dialect.is_modern() => Ok(asked.well(&Reply::Done)),
         Err(Error::Unavailable(why)) => {
             tracing::warn!(why, "it is not known whether a task was cancelled");

@@ -22,7 +22,7 @@ pub(crate) async fn get(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
     Ok(asked.well(&Reply::Task { task: &task, outcome: outcome.as_ref(), poll_interval_ms }))
 }
 
-/// Leaves out the questions that whoever looks has not said that it can be asked (wire reference, A-04). The task still
+/// Leaves out the questions that whoever looks has not said that it can be asked. The task still
 /// waits for them, and says so.
 pub(crate) fn hide(task: &mut Task, client: ClientCapabilities) {
     let is_hidden = task.open_inputs().any(|(_, _, question)| !client.can_answer(question));

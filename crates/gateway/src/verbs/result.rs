@@ -36,7 +36,7 @@ pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<
             Ok(Answer::Message { status: StatusCode::OK, body: wait.body(&outcome), how: ended(&outcome) })
         }
         () = unwanted.cancelled() => Ok(Answer::Nothing),
-        // Such a caller is outside the specification, which knows no answer but the last (wire reference, D-02).
+        // Such a caller is outside the specification, which knows no answer but the last.
         () = async {
             tokio::select! {
                 () = tokio::time::sleep(shared.config.result_wait) => {}

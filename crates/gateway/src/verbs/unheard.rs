@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::Shared;
 
-/// Cancels its task when it is dropped before the creator was told (wire reference, R-26-101).
+/// Cancels its task when it is dropped before the creator was told.
 pub(crate) struct Unheard(Option<Pending>);
 
 struct Pending {

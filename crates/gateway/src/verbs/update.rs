@@ -18,7 +18,7 @@ pub(crate) async fn update(asked: &Asked, update: Update) -> Result<Answer, No> 
     let open: HashMap<_, _> = task.open_inputs().map(|(_, key, question)| (key, QuestionKind::of(question))).collect();
     let mut answers = Vec::new();
     for (key, response) in update.responses {
-        // What is not asked, or no longer, is ignored, whatever it looks like (wire reference, R-26-231).
+        // What is not asked, or no longer, is ignored, whatever it looks like.
         let Some(kind) = open.get(&*key) else { continue };
         let response = read(*kind, &response).ok_or_else(|| malformed(&key))?;
         answers.push((InputKey::Named(key), response));
@@ -39,7 +39,7 @@ fn read(kind: QuestionKind, response: &Bytes) -> Option<longhaul_core::InputResp
     input_response(kind, std::str::from_utf8(response).ok()?)
 }
 
-/// No answer at all, and so none of those that came with it counts (wire reference, R-26-235).
+/// No answer at all, and so none of those that came with it counts.
 fn malformed(key: &str) -> No {
     let message = format!("Invalid params: inputResponses[{key:?}] is no answer to what was asked");
     No::Denied(RpcError::new(code::INVALID_PARAMS, message).into())

@@ -217,7 +217,7 @@ async fn a_run_that_is_gone_is_not_come_back_to() {
 async fn prompts_and_resources_ask_as_tools_do() {
     let world = World::start().await;
     world.store.offer(vec![with_everything()]);
-    let client = asked(&world);
+    let client = asked(&world).accepting("application/json");
     within("the offer", async { while client.call("prompts/list", json!({})).await.status() != 200 {} }).await;
     for (method, params) in
         [("prompts/get", json!({"name": "wait"})), ("resources/read", json!({"uri": "test://wait"}))]

@@ -17,7 +17,7 @@ const NAME_HEADER: &str = "mcp-name";
 const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const META_CLIENT: &str = "io.modelcontextprotocol/clientInfo";
 
-/// Reads what a request says of its sender, after the checks 8m to 12m of the wire reference (section 1.2), in that order.
+/// Reads what a request says of its sender, after the checks of headers and `_meta`, in the order of docs/PROTOCOL.md.
 /// What fails them goes with HTTP 400.
 pub fn envelope(headers: &dyn Headers, method: &str, params: &Params<'_>) -> Result<Envelope, Rejection> {
     let version = required(headers, VERSION_HEADER, "MCP-Protocol-Version must be there, once, and be text")?;
@@ -77,7 +77,7 @@ pub(super) fn log_level(meta: &Object<'_>) -> Result<Option<LogLevel>, RpcError>
 }
 
 /// What `Mcp-Name` says, and the parameter that it must match; `None` where it says nothing. Clients of tasks are known to
-/// leave it out (wire reference, A-11).
+/// leave it out.
 fn name(headers: &dyn Headers, method: &str) -> Result<Option<(&'static str, String)>, Rejection> {
     let (source, is_required) = match method {
         "tools/call" | "prompts/get" => ("name", true),

@@ -52,7 +52,7 @@ impl ParamHeaders {
         self.0.is_empty()
     }
 
-    /// Whether each header says what its argument is: check 15m of the wire reference (section 1.2). Where there is no
+    /// Whether each header says what its argument is: the last of the header checks (docs/PROTOCOL.md, "Order of the checks"). Where there is no
     /// argument, or null, there must be no header either, or something between us could be misled by it.
     pub fn check(&self, headers: &dyn Headers, arguments: &[u8]) -> Result<(), Rejection> {
         let no = |what| Err(Denial::BadHeader(what).reject(Dialect::V2026_07_28));

@@ -23,8 +23,8 @@ const SUBSCRIBED_TASKS_MAX: usize = 256;
 /// How many resources one subscription may name.
 const SUBSCRIBED_RESOURCES_MAX: usize = 256;
 
-/// Reads a request whose [`envelope`](super::envelope()) is good: checks 13m, 14m for `tasks/*` and `taskIds`, and 16 of
-/// the wire reference (section 1.2). What is not served is an unknown method. `params.task` means nothing here.
+/// Reads a request whose [`envelope`](super::envelope()) is good: its method, the extension that `tasks/*` and
+/// `taskIds` need, its parameters. What is not served is an unknown method. `params.task` means nothing here.
 pub fn read(method: &str, params: &Params<'_>, envelope: &Envelope, features: Features) -> Result<Request, Rejection> {
     let known = known(method, features).ok_or_else(|| Denial::UnknownMethod.reject(DIALECT))?;
     let declares_tasks = features.tasks && envelope.tasks;

@@ -218,7 +218,7 @@ impl<'a> Detail<'a> {
     pub(super) fn of(task: &'a Task, outcome: Option<&'a Outcome>) -> Option<Self> {
         match task.phase {
             Phase::Queued | Phase::Running(_) if task.is_asking() => {
-                // Who looks may be asked less than who made the task (wire reference, A-04): `client` says what. The task
+                // Who looks may be asked less than who made the task: `client` says what. The task
                 // waits for the rest all the same.
                 let open = task.open_inputs().filter(|(_, _, question)| task.client.can_answer(question));
                 Some(Self::Asking(Asks(open.map(|(_, key, question)| (key, question)).collect())))

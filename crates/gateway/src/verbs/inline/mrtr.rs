@@ -73,7 +73,7 @@ impl Run {
     pub(super) fn input_required(&self, worker: &Worker, asking: &longhaul_rpc::Asked) -> End {
         let Asked { shared, principal, .. } = self.asked();
         let client = self.askable();
-        // The worker declines for its client what that cannot be asked; nothing else may be shown (wire reference, R-26-083).
+        // The worker declines for its client what that cannot be asked; nothing else may be shown.
         let is_askable = |request: &&InputRequest| client.can_answer(&request.question);
         let requests: Vec<InputRequest> = asking.requests.iter().filter(is_askable).cloned().collect();
         if requests.is_empty() {
