@@ -1,6 +1,7 @@
 //! The real binary as processes, killed.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+mod answers;
 mod config;
 mod credential;
 mod dev;
