@@ -4,10 +4,10 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo dev check lint test clients fuzz bench up down fmt
+.PHONY: help demo dev check lint test conformance conformance-serve clients fuzz bench up down fmt
 
 help: ## print the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## run a long call from a real client through the whole system, and print what happens
 	@cargo build --bin longhaul
@@ -27,9 +27,18 @@ check: ## formatting, lints, the crate graph, proto, compose, images, migrations
 		echo "cargo-deny is not installed: licences are not checked"; \
 	fi
 
-test: ## every test, on a private Postgres and Redis, then the real clients
+test: ## every test, on a private Postgres and Redis, then the official conformance suite and the real clients
 	scripts/with-services cargo test --workspace
+	$(MAKE) --no-print-directory conformance
 	$(MAKE) --no-print-directory clients
+
+conformance: ## the official MCP conformance suite, in both eras
+	cargo build --workspace --all-targets
+	scripts/conformance
+
+conformance-serve: ## keep the server of the conformance suite running: PORT=8080
+	cargo build --workspace --all-targets
+	$${CARGO_TARGET_DIR:-target}/debug/longhaul-conformance --port $(or $(PORT),8080)
 
 clients: ## MCP clients from PyPI and npm, as they are
 	cargo build --workspace --all-targets

@@ -200,6 +200,34 @@ async fn a_call_of_2026_07_28_ends_with_its_request() {
 }
 
 #[tokio::test]
+async fn a_call_that_has_said_something_can_still_be_called_off() {
+    let world = World::start().await;
+    let legacy = world.alice().await;
+    let modern = world.modern().saying("progressToken", json!("p"));
+    for is_modern in [false, true] {
+        let mut stream = if is_modern {
+            modern.stream(json!(5), "tools/call", json!({"name": "wait"})).await
+        } else {
+            let params = json!({"name": "wait", "_meta": {"progressToken": "p"}});
+            let mut stream = legacy.stream(json!(5), "tools/call", params).await;
+            stream.event().await.unwrap();
+            stream
+        };
+        let run = world.worker.run().await;
+        run.progress(1.0);
+        assert_eq!(stream.message().await["params"]["progress"], 1);
+        if is_modern {
+            drop(stream);
+        } else {
+            legacy.notify("notifications/cancelled", json!({"requestId": 5})).await;
+            legacy.over(stream, 0).await;
+        }
+        within("the worker hears", run.stopped.cancelled()).await;
+        until("nothing is left", || world.a.status.load().calls == 0).await;
+    }
+}
+
+#[tokio::test]
 async fn an_answer_of_2026_07_28_says_what_it_is_and_keeps_its_bytes() {
     let world = World::start().await;
     let client = world.modern();
