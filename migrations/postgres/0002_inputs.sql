@@ -4,10 +4,13 @@ SET LOCAL lock_timeout = '5s';
 SET LOCAL statement_timeout = '60s';
 
 ALTER TABLE tasks
+  -- squawk-ignore prefer-bigint-over-smallint
   ADD COLUMN client      smallint NOT NULL DEFAULT 0,       -- bits of what its creator can be asked
   ADD COLUMN inputs      bytea,                             -- JSON of all its questions, in order; NULL if it never asked
   ADD COLUMN input_until bigint;                            -- when the next open question counts as declined; NULL if none is open
 -- the lapse sweep
+-- The index is empty at first, and the roles are stopped meanwhile.
+-- squawk-ignore require-concurrent-index-creation
 CREATE INDEX tasks_inputs ON tasks (input_until) WHERE input_until IS NOT NULL;
 
 -- Answers that wait for their worker. Written with the change that closes their question; deleted once the worker has them,
@@ -33,6 +36,7 @@ CREATE TABLE session_notes (
 );
 CREATE INDEX session_notes_prune ON session_notes (expires_at);
 INSERT INTO session_notes (session, ended, expires_at) SELECT session, true, expires_at FROM ended_sessions;
+-- squawk-ignore ban-drop-table
 DROP TABLE ended_sessions;
 
 CREATE TABLE subscriptions (
