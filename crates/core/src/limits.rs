@@ -10,6 +10,8 @@ pub const STATUS_MESSAGE_BYTES_MAX: usize = 1024;
 pub const PROGRESS_TOKEN_BYTES_MAX: usize = 256;
 /// The longest tool name (MCP 2025-11-25, server/tools).
 pub const TOOL_NAME_BYTES_MAX: usize = 128;
+/// Leases in one heartbeat; a worker that holds more sends several.
+pub const HEARTBEAT_LEASES_MAX: usize = 10_000;
 /// Tasks on one page of a list.
 pub const LIST_PAGE: u32 = 50;
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use longhaul_bus::{Control as ControlHint, Hint};
 use longhaul_core::input::QUESTIONS_MAX;
-use longhaul_core::limits::PAYLOAD_BYTES_MAX;
+use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
     CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel, NewTask, Outcome,
     Phase, Principal, Progress, Question, Refusal, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
@@ -42,8 +42,6 @@ const CLAIM_LOOK_BUSY: Duration = Duration::from_millis(50);
 const CLAIM_MAX: u32 = 256;
 /// Argument bytes handed out at once; a single task may have more.
 const CLAIM_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Leases in one heartbeat.
-const HEARTBEAT_MAX: usize = 10_000;
 /// The longest that a question waits.
 const INPUT_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Bytes of answers collected at once, since they are one message; a single answer may have more.
@@ -291,8 +289,8 @@ impl Work for TaskStore {
 
     async fn heartbeat(&self, worker: &WorkerId, leases: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error> {
         storable([&*worker.name, &worker.incarnation])?;
-        if leases.len() > HEARTBEAT_MAX {
-            return Err(Error::Fault(format!("a heartbeat of more than {HEARTBEAT_MAX} leases")));
+        if leases.len() > HEARTBEAT_LEASES_MAX {
+            return Err(Error::Fault(format!("a heartbeat of more than {HEARTBEAT_LEASES_MAX} leases")));
         }
         let (this, worker) = (self.clone(), worker.clone());
         self.shielded(async move {
@@ -347,15 +345,19 @@ impl Work for TaskStore {
                 *at == 0 || bytes <= COLLECT_BYTES_MAX
             });
             let keyring = self.inner.keyring.load();
-            return fit
-                .map(|(_, (nth, sealed))| match answers::open(&keyring, &task, *nth, sealed) {
-                    Some(response) => Ok((*nth, response)),
-                    None => {
-                        tracing::error!(task.id = %task.id, nth, "an answer cannot be opened: is its key gone?");
-                        Err(Error::Fault("an answer was sealed with a key that is not in the keyring".into()))
-                    }
-                })
-                .collect();
+            let opened = fit.map(|(_, (nth, sealed))| {
+                let response = answers::open(&keyring, &task, *nth, sealed).unwrap_or_else(|| {
+                    tracing::error!(
+                        task.id = %task.id,
+                        nth,
+                        "an answer cannot be opened, and counts as declined: is its key gone?"
+                    );
+                    // A fault would be one for ever, and the run would wait for as long.
+                    InputResponse::Decline
+                });
+                (*nth, response)
+            });
+            return Ok(opened.collect());
         }
         Err(Error::Unavailable("the task keeps changing".into()))
     }

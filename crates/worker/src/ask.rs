@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::error::Category;
 
 use crate::form;
 
@@ -69,7 +70,8 @@ impl Ask {
         self
     }
 
-    /// How long to wait for the answer before the question counts as declined, instead of the worker's setting.
+    /// How long to wait for the answer before the question counts as declined, instead of the worker's setting. In a call
+    /// that is not a task a gateway never waits longer than its own setting.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -125,8 +127,14 @@ pub struct Content(Bytes);
 
 impl Content {
     /// Reads it as a value of a type.
-    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_slice(&self.0)
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ContentError> {
+        serde_json::from_slice(&self.0).map_err(|error| {
+            let what = match error.classify() {
+                Category::Data => "does not have the expected form",
+                Category::Syntax | Category::Eof | Category::Io => "is not JSON",
+            };
+            ContentError { what, line: error.line(), column: error.column() }
+        })
     }
 
     /// The JSON, as it came.
@@ -139,6 +147,15 @@ impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[redacted]")
     }
+}
+
+/// Why a [`Content`] is not of the type wanted. It says where, but quotes nothing: what it says may become a tool's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the caller's answer {what} (line {line}, column {column})")]
+pub struct ContentError {
+    what: &'static str,
+    line: usize,
+    column: usize,
 }
 
 /// Why a question has no response. With `?` the tool ends there.
@@ -159,4 +176,40 @@ pub enum InputError {
     /// The client's model and its roots are out of reach of a task.
     #[error("not supported inside a task")]
     Unsupported,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    enum Colour {
+        Red,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Car {
+        #[serde(rename = "colour")]
+        _colour: Colour,
+        #[serde(rename = "doors")]
+        _doors: u8,
+    }
+
+    #[test]
+    fn an_answer_that_does_not_parse_is_not_quoted() {
+        let content = |json: &'static str| Content(Bytes::from_static(json.as_bytes()));
+        content(r#"{"colour":"Red","doors":4}"#).parse::<Car>().unwrap();
+        for (json, told) in [
+            (r#"{"colour":"canary","doors":4}"#, "does not have the expected form"),
+            (r#"{"colour":"Red","doors":"canary"}"#, "does not have the expected form"),
+            (r#"{"canary":canary}"#, "is not JSON"),
+        ] {
+            let error = content(json).parse::<Car>().unwrap_err();
+            let shown = format!("{error} {error:?} {error:#?}");
+            assert!(shown.contains(told) && shown.contains("line 1, column "), "{shown}");
+            assert!(!shown.contains("canary"), "{shown}");
+        }
+    }
 }

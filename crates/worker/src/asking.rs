@@ -11,7 +11,6 @@ use longhaul_core::{InputRequest, InputResponse, Question};
 use crate::ask::{Ask, InputError, Response};
 use crate::context::{Context, Route};
 use crate::resolve::leads_to_public;
-use crate::seat::WAITING_MAX;
 use crate::{collect, line};
 
 /// A question that is asked.
@@ -67,6 +66,8 @@ impl Context {
     ///
     /// The run may wait for long. Meanwhile it takes no slot, and the tool's time limit stands still. What the caller
     /// cannot be asked, what must not be shown to people, and what is not answered in time counts as declined.
+    ///
+    /// Inside a task, a question whose future is dropped stays open until it is answered or its time is over.
     pub async fn request_input(&self, ask: Ask) -> Result<Response, InputError> {
         self.request_inputs([ask]).await?.pop().ok_or(InputError::Ended)
     }
@@ -128,9 +129,13 @@ impl Context {
                 Some(objection) => self.decline(&wanted.request.key, objection).await?,
             }
         }
-        let away = if askable.is_empty() { None } else { self.0.seat.leave(&self.0.means.waiting) };
-        if away.is_none() && !askable.is_empty() {
-            tracing::warn!(WAITING_MAX, "too many runs wait for their callers: a question counts as declined");
+        let caller = self.as_task().is_none().then(|| self.principal());
+        let away = match askable.is_empty() {
+            true => Ok(None),
+            false => self.0.seat.leave(&self.0.means.waiting, caller).map(Some),
+        };
+        if let Err(full) = &away {
+            full.log(self.principal(), "a question counts as declined");
             for wanted in askable.drain(..) {
                 self.decline(&wanted.request.key, No::new("full", "too many runs wait for answers")).await?;
             }
@@ -148,7 +153,7 @@ impl Context {
             self.hear(&keys[at], &responses[at]).await;
         }
         drop(waits);
-        if let Some(away) = away {
+        if let Ok(Some(away)) = away {
             away.back().await;
         }
         Ok(responses)

@@ -12,7 +12,7 @@ use longhaul_core::{
 };
 use longhaul_rpc::{CallEvent, Error, Report, Work};
 use serde::Serialize;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use crate::collect::TaskLine;
 use crate::function::Function;
 use crate::line::{CallLine, Next};
 use crate::resolve::Resolver;
-use crate::seat::Seat;
+use crate::seat::{Places, Seat};
 use crate::updates::Resources;
 
 /// The least time between two reports of one run, on the average: the newest status message and progress win.
@@ -73,8 +73,7 @@ pub(crate) struct Means {
     pub(crate) resolver: Arc<dyn Resolver>,
     /// How long a question waits, unless it says so itself.
     pub(crate) input_timeout: Duration,
-    /// One permit for each run that waits for its caller.
-    pub(crate) waiting: Arc<Semaphore>,
+    pub(crate) waiting: Arc<Places>,
 }
 
 /// The way to who wants the answer.

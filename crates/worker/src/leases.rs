@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use futures::future::try_join_all;
+use longhaul_core::limits::HEARTBEAT_LEASES_MAX;
 use longhaul_core::{Fence, TaskId, WorkerId, WorkerInfo};
 use longhaul_rpc::{Directive, Error, Work};
 use tokio::sync::{Notify, watch};
@@ -161,7 +163,7 @@ impl Leases {
     async fn renew(&self, held: &[Arc<Held>]) -> Result<(), Error> {
         let sent = Instant::now();
         let leases = held.iter().map(|held| (held.fence.id, held.fence.attempt)).collect();
-        let answer = tokio::time::timeout(self.liveness.heartbeat, self.work.heartbeat(&self.worker, leases)).await;
+        let answer = tokio::time::timeout(self.liveness.heartbeat, self.heartbeat(leases)).await;
         let directives = answer.map_err(|_| Error::Unavailable("no answer in time".into()))??;
         for held in held {
             held.change(|hold| hold.renewed = sent);
@@ -170,9 +172,18 @@ impl Leases {
         Ok(())
     }
 
+    /// One heartbeat, in as many parts as it takes; acknowledged if all of them are.
+    async fn heartbeat(&self, leases: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error> {
+        // One without leases is a sign of life.
+        let mut parts: Vec<_> = leases.chunks(HEARTBEAT_LEASES_MAX).map(<[_]>::to_vec).collect();
+        parts.resize(parts.len().max(1), Vec::new());
+        let parts = parts.into_iter().map(|part| self.work.heartbeat(&self.worker, part));
+        Ok(try_join_all(parts).await?.concat())
+    }
+
     /// Which of these attempts the worker still holds, asked of the task-store; renews them too.
     pub(crate) async fn confirm(&self, attempts: Vec<(TaskId, u32)>) -> Result<Vec<TaskId>, Error> {
-        let lost = self.work.heartbeat(&self.worker, attempts.clone()).await?;
+        let lost = self.heartbeat(attempts.clone()).await?;
         let held = attempts.into_iter().map(|(id, _)| id).filter(|id| !lost.contains(&Directive::Stop(*id)));
         Ok(held.collect())
     }
@@ -272,6 +283,73 @@ impl Leases {
             if drain.run_until_cancelled(backoff.wait()).await.is_none() {
                 return;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use longhaul_core::{InputRequest, InputResponse, Outcome, Task};
+    use longhaul_rpc::{Assignment, Claim, Directives, Report};
+
+    use super::*;
+
+    /// A task-store that keeps the sizes of heartbeats, and wants the first task of each stopped.
+    #[derive(Default)]
+    struct Beaten(Mutex<Vec<usize>>);
+
+    #[async_trait]
+    impl Work for Beaten {
+        async fn heartbeat(&self, _: &WorkerId, leases: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error> {
+            self.0.lock().unwrap().push(leases.len());
+            Ok(leases.first().map(|(id, _)| Directive::Stop(*id)).into_iter().collect())
+        }
+
+        async fn attach(&self, _: WorkerInfo) -> Result<Directives, Error> {
+            unreachable!()
+        }
+
+        async fn claim(&self, _: Claim) -> Result<Vec<Assignment>, Error> {
+            unreachable!()
+        }
+
+        async fn report(&self, _: Fence, _: Report) -> Result<Task, Error> {
+            unreachable!()
+        }
+
+        async fn request_input(&self, _: Fence, _: Vec<InputRequest>, _: Duration) -> Result<Task, Error> {
+            unreachable!()
+        }
+
+        async fn collect(&self, _: Fence, _: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
+            unreachable!()
+        }
+
+        async fn complete(&self, _: Fence, _: Outcome) -> Result<Task, Error> {
+            unreachable!()
+        }
+
+        async fn detach(&self, _: &WorkerId) -> Result<(), Error> {
+            unreachable!()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_heartbeat_with_more_leases_than_a_task_store_takes_goes_out_in_parts() {
+        let beaten = Arc::new(Beaten::default());
+        let worker = WorkerId { name: "w".into(), incarnation: "1".into() };
+        let leases = Leases::new(beaten.clone(), worker, Liveness::default());
+        let attempts = |count: usize| (0..count).map(|nth| (TaskId::from_random(nth as u128), 1)).collect::<Vec<_>>();
+        for (count, parts) in [
+            (0, vec![0]),
+            (HEARTBEAT_LEASES_MAX, vec![HEARTBEAT_LEASES_MAX]),
+            (2 * HEARTBEAT_LEASES_MAX + 1, vec![HEARTBEAT_LEASES_MAX, HEARTBEAT_LEASES_MAX, 1]),
+        ] {
+            let all = attempts(count);
+            let stopped: Vec<_> = all.chunks(HEARTBEAT_LEASES_MAX).map(|part| Directive::Stop(part[0].0)).collect();
+            assert_eq!(leases.heartbeat(all).await.unwrap(), stopped);
+            assert_eq!(std::mem::take(&mut *beaten.0.lock().unwrap()), parts);
         }
     }
 }

@@ -140,7 +140,7 @@ mod updates;
 mod worker;
 
 pub use answer::{Answer, Failure};
-pub use ask::{Ask, Content, InputError, Response};
+pub use ask::{Ask, Content, ContentError, InputError, Response};
 pub use context::{Context, Ended, Status, TaskHandle};
 pub use leases::Liveness;
 pub use longhaul_core::{

@@ -390,8 +390,10 @@ impl CallLine {
                 Ok(_) if context.is_cancelled() => return,
                 Ok(until) => {
                     if place.is_none() {
-                        let Ok(permit) = context.0.means.waiting.clone().try_acquire_owned() else { return };
-                        place = Some(permit);
+                        match context.0.means.waiting.take(Some(context.principal())) {
+                            Ok(taken) => place = Some(taken),
+                            Err(full) => return full.log(context.principal(), "an answer is dropped"),
+                        }
                     }
                     tokio::select! {
                         () = self.changed.notified() => {}

@@ -1,8 +1,10 @@
 //! Who may run, and for how long: a slot and a clock, both given up while a run waits for its caller.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use longhaul_core::Principal;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
@@ -10,6 +12,85 @@ use crate::metrics::{Busy, Slots};
 
 /// Runs of one worker that wait for their callers, at a time; with more, a question counts as declined.
 pub(crate) const WAITING_MAX: usize = 1_000;
+/// Those of one principal that are not tasks: nobody takes all places by hanging up on questions.
+pub(crate) const CALLS_WAITING_MAX: usize = 100;
+
+/// The places of runs that wait for their callers.
+pub(crate) struct Places {
+    free: Arc<Semaphore>,
+    /// How many calls that are not tasks each principal has among them.
+    calls: Mutex<HashMap<Principal, usize>>,
+}
+
+impl Places {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { free: Arc::new(Semaphore::new(max)), calls: Mutex::default() })
+    }
+
+    /// A place for a task, or for a call of `caller`.
+    pub(crate) fn take(self: &Arc<Self>, caller: Option<&Principal>) -> Result<Place, Full> {
+        let permit = self.free.clone().try_acquire_owned().map_err(|_| Full::Worker)?;
+        if let Some(caller) = caller {
+            let mut calls = self.calls();
+            match calls.get_mut(caller) {
+                Some(count) if *count >= CALLS_WAITING_MAX => return Err(Full::Caller),
+                Some(count) => *count += 1,
+                None => drop(calls.insert(caller.clone(), 1)),
+            }
+        }
+        Ok(Place { places: self.clone(), caller: caller.cloned(), _permit: permit })
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place, until it is dropped.
+pub(crate) struct Place {
+    places: Arc<Places>,
+    caller: Option<Principal>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(caller) = &self.caller else { return };
+        let mut calls = self.places.calls();
+        if let Some(count) = calls.get_mut(caller) {
+            *count -= 1;
+            if *count == 0 {
+                calls.remove(caller);
+            }
+        }
+    }
+}
+
+/// Why there is no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// As many runs wait as may.
+    Worker,
+    /// As many calls of this principal wait as may.
+    Caller,
+}
+
+impl Full {
+    /// Says so in the log: what became of the run.
+    pub(crate) fn log(self, caller: &Principal, what: &'static str) {
+        let tenant = caller.tenant.as_str();
+        match self {
+            Self::Worker => tracing::warn!(WAITING_MAX, "too many runs wait for their callers: {what}"),
+            Self::Caller => {
+                tracing::warn!(
+                    CALLS_WAITING_MAX,
+                    tenant.id = tenant,
+                    "too many calls wait for the same caller: {what}"
+                );
+            }
+        }
+    }
+}
 
 /// A run's slot among those that run at a time, and its time limit, which goes on only while the run does.
 pub(crate) struct Seat {
@@ -25,7 +106,7 @@ struct State {
     /// How many questions are waited for.
     waiting: u32,
     /// Its place among the runs that wait.
-    place: Option<OwnedSemaphorePermit>,
+    place: Option<Place>,
     /// The run is over: it needs no slot any more.
     left: bool,
 }
@@ -101,17 +182,17 @@ impl Seat {
         }
     }
 
-    /// Gives the slot up until [`Away::back`]; `None` if too many runs wait already.
-    pub(crate) fn leave(&self, places: &Arc<Semaphore>) -> Option<Away<'_>> {
+    /// Gives the slot up until [`Away::back`], unless too many runs wait already; `caller` as for [`Places::take`].
+    pub(crate) fn leave(&self, places: &Arc<Places>, caller: Option<&Principal>) -> Result<Away<'_>, Full> {
         let mut state = self.state();
         if state.waiting == 0 {
-            state.place = Some(places.clone().try_acquire_owned().ok()?);
+            state.place = Some(places.take(caller)?);
             state.slot = None;
             self.run_clock(false);
         }
         state.waiting += 1;
         drop(state);
-        Some(Away { seat: self, permit: None })
+        Ok(Away { seat: self, permit: None })
     }
 
     /// The run is over.
@@ -162,10 +243,12 @@ impl Drop for Away<'_> {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_core::{Caller, TenantId};
+
     use super::*;
 
-    fn seats() -> (Arc<Semaphore>, Arc<Semaphore>) {
-        (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)))
+    fn seats() -> (Arc<Semaphore>, Arc<Places>) {
+        (Arc::new(Semaphore::new(1)), Places::new(1))
     }
 
     #[tokio::test(start_paused = true)]
@@ -176,11 +259,11 @@ mod tests {
         seat.take().await;
         assert_eq!((free.available_permits(), seat.deadline()), (0, Some(Instant::now() + Duration::from_secs(10))));
         tokio::time::advance(Duration::from_secs(4)).await;
-        let away = seat.leave(&places).unwrap();
-        assert_eq!((free.available_permits(), places.available_permits(), seat.deadline()), (1, 0, None));
+        let away = seat.leave(&places, None).unwrap();
+        assert_eq!((free.available_permits(), places.free.available_permits(), seat.deadline()), (1, 0, None));
         tokio::time::timeout(Duration::from_secs(100), seat.run_out()).await.unwrap_err();
         away.back().await;
-        assert_eq!((free.available_permits(), places.available_permits()), (0, 1));
+        assert_eq!((free.available_permits(), places.free.available_permits()), (0, 1));
         let start = Instant::now();
         seat.run_out().await;
         assert!(start.elapsed().abs_diff(Duration::from_secs(6)) < Duration::from_millis(10), "{:?}", start.elapsed());
@@ -191,9 +274,9 @@ mod tests {
         let (free, places) = seats();
         let (one, other) = (Seat::new(free.clone(), None, None), Seat::new(free.clone(), None, None));
         one.take().await;
-        let away = one.leave(&places).unwrap();
-        assert!(other.leave(&places).is_none(), "there is one place to wait");
-        let second = one.leave(&places).unwrap();
+        let away = one.leave(&places, None).unwrap();
+        assert!(other.leave(&places, None).is_err(), "there is one place to wait");
+        let second = one.leave(&places, None).unwrap();
         other.take().await;
         second.back().await;
         let mut back = std::pin::pin!(away.back());
@@ -203,7 +286,24 @@ mod tests {
         assert_eq!(free.available_permits(), 0);
         one.free();
         // What is left behind of a run cannot take its slot again.
-        drop(one.leave(&places).unwrap());
-        assert_eq!((free.available_permits(), places.available_permits()), (1, 1));
+        drop(one.leave(&places, None).unwrap());
+        assert_eq!((free.available_permits(), places.free.available_permits()), (1, 1));
+    }
+
+    #[test]
+    fn calls_of_one_caller_leave_places_to_everybody_else() {
+        let places = Places::new(CALLS_WAITING_MAX + 3);
+        let [one, other] =
+            ["a", "b"].map(|name| Principal { tenant: TenantId::new("t"), caller: Caller::Agent(name.into()) });
+        let mut taken: Vec<_> = (0..CALLS_WAITING_MAX).map(|_| places.take(Some(&one)).unwrap()).collect();
+        assert_eq!(places.take(Some(&one)).err(), Some(Full::Caller));
+        let others = [places.take(Some(&other)).unwrap(), places.take(None).unwrap()];
+        taken.pop();
+        taken.push(places.take(Some(&one)).unwrap());
+        assert_eq!(places.take(Some(&one)).err(), Some(Full::Caller));
+        let _last = places.take(None).unwrap();
+        assert_eq!(places.take(None).err(), Some(Full::Worker));
+        drop((taken, others));
+        assert!(places.calls().is_empty(), "nobody is remembered for ever");
     }
 }

@@ -24,7 +24,7 @@ use crate::pump::Pump;
 use crate::resolve::{Resolver, SystemResolver};
 use crate::resource::Resource;
 use crate::run::{STOP_GRACE, Tasks};
-use crate::seat::WAITING_MAX;
+use crate::seat::{Places, WAITING_MAX};
 use crate::tool::Tool;
 use crate::tools::{Offer, Tools};
 use crate::updates::Resources;
@@ -33,7 +33,7 @@ use crate::updates::Resources;
 const CALLS_MAX: u32 = 256;
 /// How long a question waits for its answer, by default.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(600);
-/// The most of either slots or calls that can be set: one heartbeat names every task in hand.
+/// The most of either slots or calls that can be set: every heartbeat names all tasks in hand.
 const AT_ONCE_MAX: u32 = 10_000;
 /// How long the last words of a drain may take, after the grace of the runs that it stopped.
 const LAST_WORDS: Duration = Duration::from_secs(10);
@@ -195,7 +195,7 @@ impl Worker {
             resources,
             resolver: config.resolver,
             input_timeout: config.input_timeout,
-            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+            waiting: Places::new(WAITING_MAX),
         });
         let closing = Arc::new(Closing { work: work.clone(), leases: leases.clone(), liveness: config.liveness });
         let pump = Arc::new(Pump {

@@ -47,6 +47,10 @@ pub(crate) async fn call(
                 |tool: &&Offered| asked.dialect.is_modern() && !has_tasks && tool.task_support == TaskSupport::Required;
             let tool = offer.tool(name).filter(|tool| !is_hidden(tool));
             let tool = tool.ok_or_else(|| asked.deny(unknown(&target)))?;
+            let missing = asked.envelope.capabilities.missing(tool.needs);
+            if !missing.is_empty() {
+                return Err(asked.deny(Denial::MissingCapability(missing)));
+            }
             way(tool, wants).map_err(|denial| asked.deny(denial))?
         }
         Target::Prompt(_) | Target::Resource(_) | Target::CompletePrompt(_) | Target::CompleteTemplate(_) => {

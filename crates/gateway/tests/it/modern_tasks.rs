@@ -174,8 +174,8 @@ async fn a_tool_is_called_for_a_client_only_that_can_be_asked_what_it_needs() {
     assert_eq!((answer.code(), required(&answer)), (Some(-32021), json!({"sampling": {}})));
     let can = can.declaring("sampling", json!({}));
     assert_eq!(can.ok("tools/call", call.clone()).await["content"][0]["text"], "ok");
-    // A session has nothing to say this with: what its client cannot be asked is declined.
-    assert_eq!(world.alice().await.ok("tools/call", call).await["content"][0]["text"], "ok");
+    // A session says what its client can be asked once and for all.
+    assert_eq!(world.alice().await.call("tools/call", call).await.code(), Some(-32602));
 }
 
 #[tokio::test]

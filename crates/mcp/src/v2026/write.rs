@@ -19,9 +19,8 @@ use crate::v2026::META_SUBSCRIPTION;
 const DIALECT: Dialect = Dialect::V2026_07_28;
 const META_SERVER: &str = "io.modelcontextprotocol/serverInfo";
 
-/// How long what we can do may be kept: it changes with our configuration alone, which takes a restart.
-const DISCOVERED_TTL_MS: u64 = 300_000;
-/// How long a page of a list may be kept: lists change when workers come and go, of which those hear at once who listen.
+/// How long a page of a list, and what we can do, may be kept: both change when workers come and go, of which those hear at
+/// once who listen.
 const LIST_TTL_MS: u64 = 5_000;
 /// How long a resource may be kept of which nobody said how long: not at all.
 const RESOURCE_TTL_MS: u64 = 0;
@@ -134,7 +133,7 @@ fn discovered(welcome: Welcome<'_>) -> serde_json::Value {
         "resultType": "complete",
         "supportedVersions": SUPPORTED_VERSIONS,
         "capabilities": capabilities,
-        "ttlMs": DISCOVERED_TTL_MS,
+        "ttlMs": LIST_TTL_MS,
         "cacheScope": "private",
         "_meta": { META_SERVER: server(welcome.name, welcome.version) },
     });

@@ -391,3 +391,19 @@ async fn what_is_said_before_a_question_is_heard_before_it() {
     assert_eq!(last, Some(99.0));
     assert!(events.next().await.is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_hangs_up_on_a_hundred_questions_is_asked_no_more_but_others_are() {
+    let world = World::new();
+    let _worker = world.run(Worker::new(world.config()).tool(counts("one", 1)));
+    let mut hundred = Vec::new();
+    for _ in 0..100 {
+        hundred.push(park(&world, parked(call("one", "{}"), 60)).await);
+    }
+    let mut more = world.calls().invoke(parked(call("one", "{}"), 60)).await.unwrap();
+    assert_eq!(said(&mut more).await, (false, "no".into()));
+    park(&world, Invocation { principal: somebody_else(), ..parked(call("one", "{}"), 60) }).await;
+    let mut events = world.calls().resume(back(&hundred[0], &[("q-1", yes(r#"{"n":1}"#))])).await.unwrap();
+    assert_eq!(said(&mut events).await, (false, "1".into()));
+    park(&world, parked(call("one", "{}"), 60)).await;
+}
