@@ -102,6 +102,21 @@ async fn one_stream_at_a_time_carries_a_question(wiring: Wiring) {
     world.stop().await;
 }
 
+async fn a_stream_that_is_resumed_takes_the_question_with_it(wiring: Wiring) {
+    let world = World::start(wiring).await;
+    let [one, _] = askable(&world).await;
+    let id = one.create("ask", json!({"question": "Who?"})).await;
+    let mut lost = one.stream("tasks/result", json!({"taskId": id})).await;
+    let asked = question(&mut lost).await;
+    // The server does not know that it is lost.
+    let mut resumed = Events::new(one.get(lost.last_id.as_deref()).await);
+    assert_eq!(question(&mut resumed).await, asked);
+    assert_eq!(lost.next().await, None, "one stream goes on");
+    assert_eq!(one.answer(&asked["id"], accept(json!({"answer": "me"}))).await, 202);
+    assert_eq!(answer(&mut resumed).await["result"]["content"][0]["text"], "You said: me");
+    world.stop().await;
+}
+
 async fn a_client_that_only_polls_is_asked_on_its_get_stream(wiring: Wiring) {
     let world = World::start(wiring).await;
     let [one, other] = askable(&world).await;
@@ -376,6 +391,7 @@ async fn an_answer_is_nowhere_but_where_it_went(wiring: Wiring) {
 crate::both!(
     a_question_comes_on_the_result_stream_and_its_answer_goes_to_any_replica,
     one_stream_at_a_time_carries_a_question,
+    a_stream_that_is_resumed_takes_the_question_with_it,
     a_client_that_only_polls_is_asked_on_its_get_stream,
     what_is_no_answer_of_its_owner_changes_nothing,
     an_answer_that_does_not_fit_and_an_error_count_as_declined,

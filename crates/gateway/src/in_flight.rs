@@ -19,6 +19,11 @@ pub(crate) fn question_digest(id: &str) -> u128 {
     digest(&[b"question", id.as_bytes()])
 }
 
+/// The same of a stream, which the client may open anew where it was lost.
+pub(crate) fn stream_digest(session: Tag, stream: u64) -> u128 {
+    digest(&[b"stream", session.to_string().as_bytes(), &stream.to_be_bytes()])
+}
+
 /// The requests in flight on this replica. A careless client may use an id twice at a time.
 #[derive(Default)]
 pub(crate) struct InFlight {

@@ -155,7 +155,6 @@ pub(crate) fn open(shared: &Arc<Shared>, principal: Arc<Principal>, session: Ses
         ids,
         keep_alive: KeepAlive::new(shared.config.pace.keep_alive),
         look_due: Instant::now(),
-        has_looked: false,
         is_stale: false,
         step: Step::Begin,
         _open: OpenStream::new(shared, "get"),
@@ -192,7 +191,6 @@ struct Standalone {
     ids: EventIds,
     keep_alive: KeepAlive,
     look_due: Instant,
-    has_looked: bool,
     /// What the session subscribes to could not be read.
     is_stale: bool,
     step: Step,
@@ -312,8 +310,8 @@ impl Standalone {
         self.tell(id, first).await;
     }
 
-    /// Finds the session's open tasks, whatever was heard of them, and what other sessions of its caller are asked. At
-    /// first it looks at as many as can be followed, later at the newest.
+    /// Finds the session's open tasks, whatever was heard of them, and what other sessions of its caller are asked: among
+    /// as many tasks as can be followed, the newest first.
     async fn look(&mut self) {
         let pace = self.shared.config.pace;
         let is_deaf = !self.shared.bus.healthy();
@@ -339,11 +337,10 @@ impl Standalone {
                     Some(_) | None => {}
                 }
             }
-            if self.has_looked || !page.more {
+            if !page.more {
                 break;
             }
         }
-        self.has_looked = true;
     }
 
     /// Watches the resources that the session subscribes to now.

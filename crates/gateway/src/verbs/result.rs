@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use crate::carry::{Carrier, Kind};
 use crate::endpoint::{Answer, Asked, No, ended};
-use crate::in_flight::Entry;
+use crate::in_flight::{Entry, stream_digest};
 use crate::metrics::{Ended, OpenStream, Operation};
 use crate::random;
+use crate::sessions::Tag;
 use crate::stream::{EventIds, Frames, KeepAlive, Source, frames};
 use crate::verbs::named;
 use crate::watch::{Seen, Watch};
@@ -24,8 +25,9 @@ pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<
     let mut wait = Wait::begin(asked, id).await?;
     let over = wait.is_over();
     if asked.accepts.stream && !(over && asked.accepts.json) {
-        let ids = EventIds::of(asked, u64::from_be_bytes(random()), Some(id));
-        return Ok(Answer::Stream(wait.stream(ids, operation.take())));
+        let stream = u64::from_be_bytes(random());
+        let ids = EventIds::of(asked, stream, Some(id));
+        return Ok(Answer::Stream(wait.stream(stream, ids, operation.take())));
     }
     let shared = &asked.shared;
     let unwanted = wait.wanted.cancelled();
@@ -53,7 +55,9 @@ pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<
 pub(crate) async fn resume(asked: &Asked, task: TaskId, stream: u64, seen: u64) -> Result<Frames, No> {
     let wait = Wait::begin(asked, task).await?;
     let ids = EventIds::of(asked, stream, Some(task)).after(seen);
-    Ok(wait.stream(ids, None))
+    // What is left of the lost one must neither answer too nor keep the questions.
+    asked.shared.in_flight.cancel(stream_digest(wait.tag, stream));
+    Ok(wait.stream(stream, ids, None))
 }
 
 /// One client that waits for one task.
@@ -62,6 +66,7 @@ struct Wait {
     task: TaskId,
     watch: Watch,
     latest: Seen,
+    tag: Tag,
     wanted: Entry,
 }
 
@@ -71,7 +76,7 @@ impl Wait {
         let wanted = asked.shared.in_flight.enter(tag, &asked.id);
         let opened = asked.shared.watches.open(&asked.principal, task, true).await;
         let (watch, latest) = opened.map_err(|error| asked.failed(error))?;
-        Ok(Self { asked: asked.clone(), task, watch, latest, wanted })
+        Ok(Self { asked: asked.clone(), task, watch, latest, tag, wanted })
     }
 
     fn is_over(&self) -> bool {
@@ -122,13 +127,14 @@ impl Wait {
         self.asked.write(&Reply::TaskOutcome { task: self.task, outcome })
     }
 
-    fn stream(self, ids: EventIds, operation: Option<Operation>) -> Frames {
+    fn stream(self, stream: u64, ids: EventIds, operation: Option<Operation>) -> Frames {
         let Asked { shared, principal, envelope, .. } = &self.asked;
         let keep_alive = KeepAlive::new(shared.config.pace.keep_alive);
         let open = OpenStream::new(shared, "result");
         let carrier = Carrier::new(shared, principal, self.task, envelope.capabilities, Kind::Result);
+        let resumed = shared.in_flight.enter_as(stream_digest(self.tag, stream));
         let (queue, step) = (VecDeque::new(), Step::Begin);
-        frames(ResultStream { wait: self, carrier, queue, ids, keep_alive, operation, step, _open: open })
+        frames(ResultStream { wait: self, carrier, queue, ids, resumed, keep_alive, operation, step, _open: open })
     }
 }
 
@@ -145,6 +151,8 @@ struct ResultStream {
     /// What follows from one look at the task.
     queue: VecDeque<Bytes>,
     ids: EventIds,
+    /// Fires when its client goes on with it on another connection.
+    resumed: Entry,
     keep_alive: KeepAlive,
     operation: Option<Operation>,
     step: Step,
@@ -177,9 +185,13 @@ impl Source for ResultStream {
                 continue;
             }
             let (drain, unwanted) = (self.wait.asked.shared.drain.clone(), self.wait.wanted.cancelled());
-            let due = self.carrier.due();
+            let (due, resumed) = (self.carrier.due(), self.resumed.cancelled());
             tokio::select! {
                 biased;
+                () = resumed.cancelled() => {
+                    self.step = Step::Done;
+                    return Some(sse::comment("another stream goes on from here"));
+                }
                 () = self.wait.change() => self.look().await,
                 // No answer is wanted any more; the task goes on.
                 () = unwanted.cancelled() => {
