@@ -446,10 +446,20 @@ impl Write for Log {
 
 #[tokio::test(start_paused = true)]
 async fn neither_answers_nor_questions_are_logged() {
+    // What is logged for the first time while a logger is being set, on whatever thread, may stay unheard: so once before.
+    talk_of_canaries().await;
     let log = Log::default();
     let kept = log.clone();
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || kept.clone());
     let _logging = tracing::subscriber::set_default(subscriber.finish());
+    talk_of_canaries().await;
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("a question was not asked") && log.contains("attached"), "it is a log");
+    let spoken: Vec<_> = log.lines().filter(|line| line.contains("canary")).collect();
+    assert!(spoken.is_empty(), "{spoken:#?}");
+}
+
+async fn talk_of_canaries() {
     let world = World::new();
     let secret = json!({ "type": "object", "properties": { "password": { "type": "string" } } });
     let tool = asks("secret", move || vec![Ask::form("A canary that is not shown", secret.clone())]);
@@ -466,8 +476,4 @@ async fn neither_answers_nor_questions_are_logged() {
     let answers = vec![("q-1".into(), yes(r#"{"answer":"a canary on the line"}"#))];
     calls.respond(&principal(), &asked.run, answers).await.unwrap();
     events.next().await.unwrap().unwrap();
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert!(log.contains("a question was not asked") && log.contains("attached"), "it is a log");
-    let spoken: Vec<_> = log.lines().filter(|line| line.contains("canary")).collect();
-    assert!(spoken.is_empty(), "{spoken:#?}");
 }
