@@ -200,7 +200,9 @@ fn talking() -> Vec<Tool> {
         }),
         plain("test_missing_capability", "Needs the client's model.", async |_| Ok(Answer::text("Success")))
             .needs(sampling),
-        plain("test_reconnection", "Takes so long that its stream may be lost.", async |_| {
+        plain("test_reconnection", "Takes so long that its stream may be lost.", async |context: Context| {
+            // A call that has nothing to say is answered without a stream.
+            context.log(LogLevel::Info, None, "It takes a while").await?;
             tokio::time::sleep(2 * BEAT).await;
             Ok(Answer::text("Reconnection test completed successfully"))
         }),

@@ -34,9 +34,9 @@ pub(crate) async fn call(
                 if questions.is_empty() {
                     tokio::time::sleep(AGAIN_PAUSE * round).await;
                 }
-                let (keys, questions): (Vec<_>, Vec<_>) = questions.into_iter().unzip();
-                let answers = ask_all(upstream, context, questions).await?;
-                let answers: Vec<_> = keys.into_iter().zip(answers).collect();
+                let answers = ask_all(upstream, context, &questions).await?;
+                let keys = questions.into_iter().map(|(key, _)| key);
+                let answers: Vec<_> = keys.zip(answers).collect();
                 request = request.answered(&answers, state);
             }
             Err(error) => match pages(&error) {
@@ -171,15 +171,22 @@ async fn respond(context: &Context, question: Question) -> Result<Box<RawValue>,
 async fn ask_all(
     upstream: &Upstream,
     context: &Context,
-    questions: Vec<Question>,
+    questions: &[(String, Question)],
 ) -> Result<Vec<Box<RawValue>>, Failure> {
     if questions.is_empty() {
         return Ok(Vec::new());
     }
-    let asks = questions.iter().cloned().map(Ask::from);
     let no = |why: &str| failure(upstream.error(&format!("asks something that has no answer: {why}")));
-    let responses = context.request_inputs(asks).await.map_err(|error| no(&error.to_string()))?;
-    let results = questions.iter().zip(&responses).map(|(question, response)| result(question, response));
+    let asks = |(key, question): &(String, Question)| Ask::from(question.clone()).key(key);
+    let responses = match context.request_inputs(questions.iter().map(asks)).await {
+        // The server's keys are good for one round of any length; ours, for a whole run.
+        Err(InputError::KeyUsed(_) | InputError::Invalid(_)) => {
+            context.request_inputs(questions.iter().map(|(_, question)| Ask::from(question.clone()))).await
+        }
+        other => other,
+    };
+    let responses = responses.map_err(|error| no(&error.to_string()))?;
+    let results = questions.iter().zip(&responses).map(|((_, question), response)| result(question, response));
     // There is no way to say no for the client itself but not to make the call again.
     results.collect::<Option<_>>().ok_or_else(|| no("declined"))
 }

@@ -20,6 +20,7 @@ use crate::wire::{self, Answer, Hello, Incoming};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const EITHER: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -27,6 +28,10 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a silent connection is probed: a call may wait for hours on one.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// How often in a row a stream that was lost is asked for again in vain.
+const RESUMES_MAX: u32 = 5;
+/// The longest pause before that; some servers would rather be left alone for longer.
+const RESUME_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Notifications and replies on their way at once.
 const WORDS_MAX: usize = 64;
 /// The longest session id that is taken.
@@ -51,7 +56,7 @@ pub(super) struct Endpoint {
 
 #[derive(Clone, Default)]
 struct Session {
-    /// Counts the sessions with this endpoint.
+    /// Counts the sessions with this endpoint; 0 is none.
     number: u64,
     /// What each request says of it.
     headers: HeaderMap,
@@ -232,17 +237,14 @@ impl Endpoint {
         if status.is_success() && is_event_stream(&response) {
             let back = self.back(session);
             let mut events = Events::new(self.message_bytes_max);
-            while let Some(chunk) = response.chunk().await.map_err(|error| Fault::stopped(&error))? {
-                events.push(&chunk);
-                while let Some(data) = events.next().map_err(|_| Fault::TooLarge)? {
-                    match wire::read(&data) {
-                        Some(Incoming::Answer { id: answered, answer }) if answered == Some(id) => return Ok(answer),
-                        Some(said) => self.ears.hear(said, Some(id), &back),
-                        None => tracing::debug!(bytes = data.len(), "an event that is no message"),
-                    }
+            loop {
+                match self.hear_answer(id, &mut events, &back, response).await {
+                    // A server may end a stream long before it has the answer, to be asked for it.
+                    Err(Fault::Stopped) => response = self.resume(session, &events).await?,
+                    other => return other,
                 }
+                events.restart();
             }
-            return Err(Fault::Stopped);
         }
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| Fault::stopped(&error))? {
@@ -266,9 +268,54 @@ impl Endpoint {
         }
     }
 
-    async fn hear(&self, session: &Session) -> Result<Heard, Fault> {
+    async fn hear_answer(
+        &self,
+        id: u64,
+        events: &mut Events,
+        back: &Back,
+        mut response: Response,
+    ) -> Result<Answer, Fault> {
+        while let Some(chunk) = response.chunk().await.map_err(|error| Fault::stopped(&error))? {
+            events.push(&chunk);
+            while let Some(data) = events.next().map_err(|_| Fault::TooLarge)? {
+                match wire::read(&data) {
+                    Some(Incoming::Answer { id: answered, answer }) if answered == Some(id) => return Ok(answer),
+                    Some(said) => self.ears.hear(said, Some(id), back),
+                    None => tracing::debug!(bytes = data.len(), "an event that is no message"),
+                }
+            }
+        }
+        Err(Fault::Stopped)
+    }
+
+    /// Takes up a session's stream that ended without its answer (MCP 2025-11-25, basic/transports, "Resumability and
+    /// Redelivery"). 2026-07-28 has no such thing.
+    async fn resume(&self, session: &Session, events: &Events) -> Result<Response, Fault> {
+        let last = events.last_id().filter(|_| session.number > 0).ok_or(Fault::Stopped)?;
+        let last = HeaderValue::from_bytes(last).map_err(|_| Fault::Stopped)?;
+        let wish = events.retry().unwrap_or_default().min(RESUME_PAUSE_MAX);
+        let mut pauses = super::Backoff::new();
+        for _ in 0..RESUMES_MAX {
+            tokio::join!(tokio::time::sleep(wish), pauses.wait());
+            let request = self.get(session).header(LAST_EVENT_ID, &last);
+            match request.send().await {
+                Ok(response) if response.status().is_success() && is_event_stream(&response) => return Ok(response),
+                Ok(response) if !response.status().is_server_error() => break,
+                Ok(_) => {}
+                Err(error) => tracing::debug!(error = %error.without_url(), "a stream cannot be taken up yet"),
+            }
+        }
+        Err(Fault::Stopped)
+    }
+
+    /// A request for a stream of the session.
+    fn get(&self, session: &Session) -> RequestBuilder {
         let request = self.client.get(self.url.clone()).headers(self.headers.clone()).headers(session.headers.clone());
-        let mut response = request.header(ACCEPT, EVENTS).send().await.map_err(|error| Fault::stopped(&error))?;
+        request.header(ACCEPT, EVENTS)
+    }
+
+    async fn hear(&self, session: &Session) -> Result<Heard, Fault> {
+        let mut response = self.get(session).send().await.map_err(|error| Fault::stopped(&error))?;
         let status = response.status();
         if status.is_client_error() || status.is_success() && !is_event_stream(&response) {
             return Ok(Heard::Declined(status));

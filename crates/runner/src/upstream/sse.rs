@@ -1,6 +1,12 @@
-//! Server-sent events of bounded size, as Streamable HTTP uses them: only their data matters.
+//! Server-sent events of bounded size, as Streamable HTTP uses them: their data matters, and where a stream can be taken
+//! up again.
+
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+
+/// The longest id of an event that is kept: it has to go into a header.
+const ID_BYTES_MAX: usize = 1024;
 
 /// The event grew beyond the maximum.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,11 +21,40 @@ pub(super) struct Events {
     /// The data of the event that is being read.
     data: Option<BytesMut>,
     is_message: bool,
+    /// The id of the event that is being read, and of the last whole one.
+    id: Option<Bytes>,
+    last_id: Option<Bytes>,
+    retry: Option<Duration>,
 }
 
 impl Events {
     pub(super) fn new(max: usize) -> Self {
-        Self { max, rest: BytesMut::new(), searched: 0, data: None, is_message: true }
+        Self {
+            max,
+            rest: BytesMut::new(),
+            searched: 0,
+            data: None,
+            is_message: true,
+            id: None,
+            last_id: None,
+            retry: None,
+        }
+    }
+
+    /// The id after which the stream can be taken up again, if the server gives any.
+    pub(super) fn last_id(&self) -> Option<&Bytes> {
+        self.last_id.as_ref()
+    }
+
+    /// How long the server wants to be left alone before that.
+    pub(super) fn retry(&self) -> Option<Duration> {
+        self.retry
+    }
+
+    /// The stream has ended, and another one carries on: what was half read is lost.
+    pub(super) fn restart(&mut self) {
+        let (last_id, retry) = (self.last_id.take(), self.retry);
+        *self = Self { id: last_id.clone(), last_id, retry, ..Self::new(self.max) };
     }
 
     /// Adds bytes as they came.
@@ -33,6 +68,7 @@ impl Events {
             if line.is_empty() {
                 let data = self.data.take().filter(|data| !data.is_empty() && self.is_message);
                 self.is_message = true;
+                self.last_id.clone_from(&self.id);
                 if let Some(data) = data {
                     return Ok(Some(data.freeze()));
                 }
@@ -51,6 +87,13 @@ impl Events {
                     }
                     None => self.data = Some(BytesMut::from(value)),
                 },
+                b"id" if value.len() <= ID_BYTES_MAX && !value.contains(&0) => {
+                    self.id = Some(Bytes::copy_from_slice(value)).filter(|id| !id.is_empty());
+                }
+                b"retry" => {
+                    let ms = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
+                    self.retry = ms.map(Duration::from_millis).or(self.retry);
+                }
                 b"event" => self.is_message = value.is_empty() || value == b"message",
                 _ => {}
             }
@@ -106,6 +149,26 @@ mod tests {
         for step in [1, 2, 3, 7, 1000] {
             assert_eq!(all(text, step), ["{\"a\":\n1}", "é"], "{step}");
         }
+    }
+
+    #[test]
+    fn it_is_known_where_a_stream_can_be_taken_up_again() {
+        let mut events = Events::new(1000);
+        let mut after = |text: &str| {
+            events.push(text.as_bytes());
+            while events.next().unwrap().is_some() {}
+            let known = (events.last_id().cloned(), events.retry().map(|retry| retry.as_millis()));
+            events.restart();
+            known
+        };
+        assert_eq!(after("data: x\n\n"), (None, None));
+        assert_eq!(after("id: a\nretry: 50\ndata: \n\nid: half"), (Some("a".into()), Some(50)));
+        assert_eq!(after("retry: soon\ndata: x\n\n"), (Some("a".into()), Some(50)));
+        assert_eq!(
+            after(&format!("id: {}\n\nid: b\ndata: x\n\n", "x".repeat(ID_BYTES_MAX + 1))),
+            (Some("b".into()), Some(50))
+        );
+        assert_eq!(after("id\n\n"), (None, Some(50)));
     }
 
     #[test]

@@ -165,6 +165,19 @@ async fn a_server_that_was_away_is_found_again() {
 }
 
 #[tokio::test]
+async fn a_stream_that_ends_before_its_answer_is_taken_up_again() {
+    let server = Server::start().await;
+    let world = World::start(&[server.upstream("mcp")]).await;
+    world.tool("up.poll").await;
+    let (news, outcome) = world.call("up.poll", "{}").await;
+    assert_eq!(news.last().map(|news| news.progress), Some(1.0));
+    assert_eq!(world::text(&outcome), "after poll-2");
+    let (_, outcome) = world.call("up.poll", r#"{"lost": true}"#).await;
+    assert_eq!(error(&outcome), (-32603, "the upstream server up stopped"));
+    world.end().await;
+}
+
+#[tokio::test]
 async fn redirects_are_not_followed() {
     let server = Server::start().await;
     let world = World::start(&[server.upstream("moved")]).await;

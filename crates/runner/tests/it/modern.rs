@@ -125,6 +125,7 @@ async fn a_call_that_needs_answers_is_made_again_with_them() {
         let answers = asked.requests.into_iter().map(|request| request.key).zip(answers).collect();
         world.respond(&asked.run, answers).await;
         let again = call.asked().await;
+        assert_eq!(again.requests[0].key, "how.many", "the server's own, where it can be");
         world.respond(&again.run, vec![(again.requests[0].key.clone(), InputResponse::Decline)]).await;
         let last: Value = serde_json::from_str(&world::text(&call.outcome().await)).unwrap();
         assert_eq!(last, json!({ "how.many": { "action": "decline" } }));

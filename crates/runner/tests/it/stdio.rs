@@ -27,7 +27,7 @@ async fn tools_and_results_come_through_as_they_are() {
     assert_eq!(world.tool("up.raw").await.task_support, TaskSupport::Forbidden);
     let names = [
         "exact", "raw", "count", "wait", "seen", "crash", "fail", "grow", "huge", "ask", "env", "forget", "headers",
-        "odd", "log", "pages", "touch",
+        "odd", "log", "pages", "touch", "poll",
     ];
     assert_eq!(world.names(), names.map(|name| format!("up.{name}")), "both pages, without what cannot be offered");
 
@@ -243,6 +243,6 @@ async fn a_server_that_is_not_there_hinders_nobody() {
     let status = world.runner.status();
     assert!(status[0].missing.as_ref().unwrap().starts_with("cannot be started"), "{status:?}");
     let up = &status[1];
-    assert_eq!((&*up.name, up.tools, up.prompts, up.resources, &up.missing), ("up", 19, 2, 4, &None));
+    assert_eq!((&*up.name, up.tools, up.prompts, up.resources, &up.missing), ("up", 20, 2, 4, &None));
     world.end().await;
 }
