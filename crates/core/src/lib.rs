@@ -28,7 +28,7 @@ pub use id::{LeaseToken, TaskId, TenantId, WorkerId};
 pub use input::{Input, InputKey, InputRequest, InputResponse, InputState, Question};
 pub use new_task::{Claimed, NewTask, TtlLimits, TtlWish};
 pub use principal::{Caller, Principal};
-pub use refusal::{LimitScope, Refusal};
+pub use refusal::{Check, Denied, LimitScope, Refusal};
 pub use task::{CallError, Ending, Fence, Interruption, Lease, Outcome, Phase, Progress, Task};
 pub use time::{Clock, TestClock, Timestamp};
 pub use tool::{PromptDef, ResourceDef, Target, TaskSupport, TemplateDef, ToolDef, WorkerInfo};

@@ -1,5 +1,7 @@
 //! Every "no" that is a normal answer.
 
+use std::time::Duration;
+
 use crate::task::Ending;
 
 /// A "no", with a stable name; `docs/REFUSALS.md` has a paragraph for each.
@@ -37,6 +39,60 @@ pub enum Refusal {
         /// The limit.
         limit: u32,
     },
+    /// A check of the admission chain is against the call.
+    #[error("{}", .0.message)]
+    Denied(Denied),
+}
+
+/// What a check of the admission chain has against a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denied {
+    /// Which check.
+    pub by: Check,
+    /// A sentence for people: what to do, and nothing of the rule's content.
+    pub message: String,
+    /// When the same call may be let in, where that is known.
+    pub retry_after: Option<Duration>,
+}
+
+/// A check of the admission chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Check {
+    /// An operator has switched the scope off.
+    KillSwitch,
+    /// Too many calls in too short a time.
+    RateLimit,
+    /// A Cedar policy.
+    Policy,
+    /// There is nothing left to spend.
+    Budget,
+    /// Arguments or a result hold data that may not pass.
+    DataPolicy,
+    /// A rule about the call's shape, or an external judge.
+    Guardrail,
+}
+
+impl Check {
+    /// All of them, in the order of the chain.
+    pub const ALL: [Self; 6] =
+        [Self::KillSwitch, Self::RateLimit, Self::Policy, Self::Budget, Self::DataPolicy, Self::Guardrail];
+
+    /// Its stable name, as clients read it in `refused_by`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::KillSwitch => "kill_switch",
+            Self::RateLimit => "rate_limit",
+            Self::Policy => "policy",
+            Self::Budget => "budget",
+            Self::DataPolicy => "data_policy",
+            Self::Guardrail => "guardrail",
+        }
+    }
+
+    /// Reads a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|check| check.name() == name)
+    }
 }
 
 /// Whose tasks a limit counts.
@@ -62,6 +118,7 @@ impl Refusal {
             Self::NotAsked => "not_asked",
             Self::TaskLimit { scope: LimitScope::Caller, .. } => "task_limit_caller",
             Self::TaskLimit { scope: LimitScope::Tenant, .. } => "task_limit_tenant",
+            Self::Denied(denied) => denied.by.name(),
         }
     }
 }

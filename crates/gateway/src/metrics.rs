@@ -155,6 +155,7 @@ fn error_label(error: i32) -> &'static str {
         code::MISSING_CAPABILITY => "-32021",
         code::UNSUPPORTED_VERSION => "-32022",
         code::WAIT_LAPSED => "-31408",
+        code::REFUSED => "-31403",
         code::LIMIT => "-31429",
         code::CANCELLED => "-31499",
         _ => OTHER,

@@ -1,6 +1,6 @@
 //! The one place where a "no" becomes a JSON-RPC error.
 
-use longhaul_core::{CallError, ClientCapabilities, Ending, Outcome, Refusal, Task};
+use longhaul_core::{CallError, Check, ClientCapabilities, Denied, Ending, Outcome, Refusal, Task};
 use serde_json::{Value, json};
 
 use crate::dialect::Dialect;
@@ -30,6 +30,8 @@ pub mod code {
     pub const UNSUPPORTED_VERSION: i32 = -32022;
     /// The wait for a result lapsed; the task goes on.
     pub const WAIT_LAPSED: i32 = -31408;
+    /// Refused by a check of the admission chain.
+    pub const REFUSED: i32 = -31403;
     /// Refused by a limit.
     pub const LIMIT: i32 = -31429;
     /// The task whose result was asked for was cancelled.
@@ -215,6 +217,18 @@ fn refused(refusal: &Refusal) -> RpcError {
             },
         ),
         Refusal::TaskLimit { .. } => RpcError::with_data(code::LIMIT, message, &json!({ "refused_by": "task_limit" })),
+        Refusal::Denied(Denied { by, retry_after, .. }) => {
+            let code = match by {
+                Check::RateLimit | Check::Budget => code::LIMIT,
+                Check::KillSwitch | Check::Policy | Check::DataPolicy | Check::Guardrail => code::REFUSED,
+            };
+            let mut data = json!({ "refused_by": by.name() });
+            if let Some(wait) = retry_after {
+                // Rounded up: a client that comes at that time must not be early.
+                data["retryAfterMs"] = json!(u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX));
+            }
+            RpcError::with_data(code, message, &data)
+        }
         // Said to workers only: a client that hears them has met a bug.
         Refusal::Fenced | Refusal::KeyUsed(_) | Refusal::TooManyQuestions | Refusal::Unaskable => {
             RpcError::new(code::INTERNAL, "Internal error")
@@ -260,6 +274,8 @@ fn says_what_is_missing(error: &CallError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bytes::Bytes;
     use longhaul_core::{Interruption, LimitScope};
 
@@ -278,7 +294,17 @@ mod tests {
         let ended = |ending| Denial::Refused(Refusal::AlreadyEnded(ending));
         let limit = |scope| Denial::Refused(Refusal::TaskLimit { scope, limit: 20 });
         let by_limit = || Some(json!({ "refused_by": "task_limit" }));
+        let denied =
+            |by, retry_after| Denial::Refused(Refusal::Denied(Denied { by, message: "no".into(), retry_after }));
+        let by = |name: &str| Some(json!({ "refused_by": name }));
+        let later = |name: &str| Some(json!({ "refused_by": name, "retryAfterMs": 2 }));
         let cases = [
+            (denied(Check::KillSwitch, None), -31403, "no", by("kill_switch")),
+            (denied(Check::RateLimit, Some(Duration::from_micros(1001))), -31429, "no", later("rate_limit")),
+            (denied(Check::Policy, None), -31403, "no", by("policy")),
+            (denied(Check::Budget, Some(Duration::from_millis(2))), -31429, "no", later("budget")),
+            (denied(Check::DataPolicy, None), -31403, "no", by("data_policy")),
+            (denied(Check::Guardrail, None), -31403, "no", by("guardrail")),
             (Refusal::NotFound.into(), -32602, "Task not found", None),
             (Refusal::Expired.into(), -32602, "Failed to retrieve task: Task has expired", None),
             (Refusal::NotAsked.into(), -32602, "none of these questions waits for an answer", None),

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use longhaul_core::{
-    CallError, Caller, Claimed, ClientCapabilities, Ending, Fence, Input, InputKey, InputRequest, InputResponse,
-    InputState, Interruption, Lease, LeaseToken, LimitScope, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal,
-    Progress, PromptDef, Question, Refusal, ResourceDef, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId,
-    Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
+    CallError, Caller, Check, Claimed, ClientCapabilities, Denied, Ending, Fence, Input, InputKey, InputRequest,
+    InputResponse, InputState, Interruption, Lease, LeaseToken, LimitScope, LogLevel, LogMessage, NewTask, Outcome,
+    Phase, Principal, Progress, PromptDef, Question, Refusal, ResourceDef, Target, Task, TaskId, TaskSupport,
+    TemplateDef, TenantId, Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
 };
 
 use crate::pb;
@@ -580,10 +580,18 @@ pub(crate) fn refusal_to(refusal: &Refusal) -> pb::Refusal {
         | Refusal::KeyUsed(_)
         | Refusal::TooManyQuestions
         | Refusal::Unaskable
-        | Refusal::NotAsked => (None, None),
+        | Refusal::NotAsked
+        | Refusal::Denied(_) => (None, None),
     };
     let key = if let Refusal::KeyUsed(key) = refusal { Some(key.clone()) } else { None };
-    pb::Refusal { name: refusal.name().to_owned(), ending, limit, key }
+    let (message, retry_after_ms) = match refusal {
+        Refusal::Denied(Denied { message, retry_after, .. }) => {
+            let ms = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            (Some(message.clone()), retry_after.map(ms))
+        }
+        _ => (None, None),
+    };
+    pb::Refusal { name: refusal.name().to_owned(), ending, limit, key, message, retry_after_ms }
 }
 
 pub(crate) fn refusal_from(refusal: pb::Refusal) -> Read<Refusal> {
@@ -602,7 +610,11 @@ pub(crate) fn refusal_from(refusal: pb::Refusal) -> Read<Refusal> {
         "already_ended" => Ok(Refusal::AlreadyEnded(ending_from(refusal.ending.ok_or(Bad("ending"))?)?)),
         "task_limit_caller" => limit(LimitScope::Caller),
         "task_limit_tenant" => limit(LimitScope::Tenant),
-        _ => Err(Bad("refusal")),
+        name => {
+            let by = Check::from_name(name).ok_or(Bad("refusal"))?;
+            let message = refusal.message.ok_or(Bad("message"))?;
+            Ok(Refusal::Denied(Denied { by, message, retry_after: refusal.retry_after_ms.map(Duration::from_millis) }))
+        }
     }
 }
 

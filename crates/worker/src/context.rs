@@ -434,7 +434,8 @@ impl Context {
             | Refusal::TooManyQuestions
             | Refusal::Unaskable
             | Refusal::NotAsked
-            | Refusal::TaskLimit { .. } => Ended::Stopped,
+            | Refusal::TaskLimit { .. }
+            | Refusal::Denied(_) => Ended::Stopped,
         }));
     }
 
