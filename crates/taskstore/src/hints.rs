@@ -69,7 +69,7 @@ impl Hints {
             for ids in look.chunks(LOOK_MAX) {
                 join_all(ids.iter().map(|id| async {
                     // Without an answer nothing is lost: the worker's next heartbeat asks the same.
-                    let loaded = loads.put(Wanted { id: *id, outcome_for: None }).await;
+                    let loaded = loads.put(Wanted { id: *id, outcome_for: None, whole: false }).await;
                     if let Ok(Loaded { found: Found::Task(stored), .. }) = loaded {
                         self.leases.is_now(&stored.task, false);
                     }

@@ -20,7 +20,9 @@ use tokio::time::Instant;
 
 use crate::batch::Item;
 use crate::hints::Hints;
-use crate::store::{Committed, Created, Found, Loaded, NewRow, Stored, Wanted, Wish, Write, insist, weight};
+use crate::store::{
+    Committed, Created, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, Stored, Wanted, Wish, Write, insist, weight,
+};
 use crate::{TaskStore, answers, metrics};
 
 /// How often a change is decided anew because the task has moved on.
@@ -57,7 +59,7 @@ const ORPHAN_ROUNDS_MAX: u32 = 20;
 const TTL_MS_MAX: u64 = i64::MAX as u64 / 4000;
 /// JSON-RPC: internal error.
 const INTERNAL_ERROR: i32 = -32603;
-/// What a batch counts a stored result as, before it is read.
+/// What a batch counts a stored result of any size as, before it is read.
 const RESULT_WEIGHT: usize = 1024 * 1024;
 
 impl Item for NewRow {
@@ -68,7 +70,11 @@ impl Item for NewRow {
 
 impl Item for Wanted {
     fn weight(&self) -> usize {
-        if self.outcome_for.is_some() { RESULT_WEIGHT } else { 0 }
+        match (&self.outcome_for, self.whole) {
+            (Some(_), true) => RESULT_WEIGHT,
+            (Some(_), false) => OUTCOME_BYTES_MAX as usize,
+            (None, _) => 0,
+        }
     }
 }
 
@@ -461,12 +467,25 @@ impl TaskStore {
         Write { answers: responses.iter().map(seal).collect(), change, held, overdue }
     }
 
-    async fn load(&self, id: TaskId, outcome_for: Option<&Principal>) -> Result<Loaded, Error> {
-        let outcome_for = outcome_for.map(|owner| (owner.tenant.as_str().to_owned(), owner.owner()));
+    async fn load(&self, id: TaskId, principal: Option<&Principal>) -> Result<Loaded, Error> {
+        let outcome_for = principal.map(|owner| (owner.tenant.as_str().to_owned(), owner.owner()));
         if let Some((tenant, owner)) = &outcome_for {
             storable([&**tenant, owner])?;
         }
-        self.inner.loads.put(Wanted { id, outcome_for }).await
+        let mut wanted = Wanted { id, outcome_for, whole: false };
+        let loaded = self.inner.loads.put(wanted.clone()).await?;
+        let is_left_out = |stored: &Stored| {
+            stored.outcome.is_none()
+                && stored.task.ending().is_some()
+                && principal.is_some_and(|p| stored.task.owner == *p)
+        };
+        match &loaded.found {
+            Found::Task(stored) if is_left_out(stored) => {
+                wanted.whole = true;
+                self.inner.loads.put(wanted).await
+            }
+            Found::Task(_) | Found::Tombstone { .. } | Found::Nothing => Ok(loaded),
+        }
     }
 
     /// A task as its owner may see it. Not yours and not there are one answer.

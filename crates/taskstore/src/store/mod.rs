@@ -140,7 +140,12 @@ pub(crate) struct Wanted {
     pub id: TaskId,
     /// Read the outcome too, if the task has ended and belongs to this tenant and owner.
     pub outcome_for: Option<(String, String)>,
+    /// However large it is; else one of more than [`OUTCOME_BYTES_MAX`] is left out.
+    pub whole: bool,
 }
+
+/// The largest outcome that is read along with others.
+pub(crate) const OUTCOME_BYTES_MAX: i64 = 64 * 1024;
 
 /// What was read.
 #[derive(Debug, Clone)]

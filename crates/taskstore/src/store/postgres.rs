@@ -18,8 +18,8 @@ use sqlx::query::Query;
 use self::link::Lane;
 use super::row::{self, TaskRow as _, at, there};
 use super::{
-    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, PhaseCount, Retention, Store, Wanted, Wish, Write,
-    micros,
+    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Retention, Store,
+    Wanted, Wish, Write, micros,
 };
 
 pub(crate) use self::link::{check_durability, check_schema, migrate};
@@ -84,7 +84,9 @@ impl Store for PostgresStore {
         let ids: Vec<_> = wanted.iter().map(|wanted| wanted.id.to_string()).collect();
         let (tenants, owners): (Vec<_>, Vec<_>) =
             wanted.iter().map(|wanted| wanted.outcome_for.clone().unzip()).unzip();
-        let rows = self.calls.all("load", sqlx::query(sql::LOAD).bind(ids).bind(tenants).bind(owners)).await?;
+        let whole: Vec<_> = wanted.iter().map(|wanted| wanted.whole).collect();
+        let load = sqlx::query(sql::LOAD).bind(ids).bind(tenants).bind(owners).bind(whole).bind(OUTCOME_BYTES_MAX);
+        let rows = self.calls.all("load", load).await?;
         rows.iter()
             .map(|row| {
                 let outcome = row.int(at::MORE + 3)? == Some(1);

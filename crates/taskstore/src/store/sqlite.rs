@@ -21,8 +21,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::row::{self, TaskRow as _, at, task_columns, there};
 use super::{
-    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, PhaseCount, Retention, Store, Wanted, Wish, Write,
-    micros,
+    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Retention, Store,
+    Wanted, Wish, Write, micros,
 };
 
 /// How long a statement waits for another process that writes.
@@ -186,9 +186,10 @@ impl Store for SqliteStore {
         let mut reader = self.reader.lock().await;
         let now = Timestamp::from_micros(self.now(&mut reader).await?);
         let mut answers = Vec::with_capacity(wanted.len());
-        for Wanted { id, outcome_for } in wanted {
+        for Wanted { id, outcome_for, whole } in wanted {
             let (tenant, owner) = outcome_for.clone().unzip();
-            let query = sqlx::query(LOAD).bind(id.to_string()).bind(tenant).bind(owner);
+            let query =
+                sqlx::query(LOAD).bind(id.to_string()).bind(tenant).bind(owner).bind(*whole).bind(OUTCOME_BYTES_MAX);
             let row = one(&mut reader, query).await?;
             let outcome = row.int(at::MORE + 3)? == Some(1);
             let found = if row.text(at::ID)?.is_some() {
@@ -611,7 +612,10 @@ const LOAD: &str = concat!(
     ", CASE WHEN yours THEN t.result END, CASE WHEN yours THEN t.error_code END, CASE WHEN yours THEN t.error_message END,
   yours, g.tenant, g.owner, g.gone_at
 FROM (SELECT ?1 AS id) w
-LEFT JOIN (SELECT *, coalesce(tenant = ?2 AND owner = ?3 AND phase = 'ended', 0) AS yours FROM tasks) t ON t.id = w.id
+LEFT JOIN (
+  SELECT *, coalesce(tenant = ?2 AND owner = ?3 AND phase = 'ended', 0) AND (?4 OR coalesce(length(result), 0) <= ?5) AS yours
+  FROM tasks
+) t ON t.id = w.id
 LEFT JOIN tombstones g ON g.id = w.id"
 );
 

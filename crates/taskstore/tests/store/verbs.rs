@@ -118,6 +118,29 @@ on_both_engines! {
         }
     }
 
+    async fn results_of_all_sizes_come_back_whole_however_many_are_read_at_once(world) {
+        let store = world.store().await;
+        let mut expected = Vec::new();
+        // Those of more than 64 KiB are not read along with others.
+        for size in [0, 10, 65_534, 65_535, 65_536, 65_537, 300_000, 3_000_000] {
+            let new = new_task(&ann());
+            let task = store.create(new.clone()).await.unwrap();
+            assert_eq!(claim(&store, "t").await.task.id, task.id);
+            let held = store.get(&ann(), task.id).await.unwrap();
+            let body = Bytes::from(format!("\"{}\"", "x".repeat(size)));
+            let outcome = Outcome::Result { body, is_error: false };
+            store.complete(fence(&held), outcome.clone()).await.unwrap();
+            expected.push((task.id, outcome));
+        }
+        let reads = (0..8).flat_map(|_| &expected).map(async |(id, outcome)| {
+            let (task, read) = store.result(&ann(), *id).await.unwrap();
+            assert!(read.as_ref() == Some(outcome), "{:?}", task.ending());
+            // Nobody else's, however large.
+            assert_eq!(refusal(store.result(&agent("acme", "bob"), *id).await), Refusal::NotFound);
+        });
+        futures::future::join_all(reads).await;
+    }
+
     async fn a_result_that_is_too_large_ends_the_task_as_failed(world) {
         let store = world.store_with(|config| config.max_result_bytes = 10).await;
         let task = store.create(new_task(&ann())).await.unwrap();

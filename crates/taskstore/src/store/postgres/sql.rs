@@ -93,11 +93,12 @@ pub(super) const LOAD: &str = concat!(
     task_columns!("t"),
     ", CASE WHEN yours THEN t.result END, CASE WHEN yours THEN t.error_code END, CASE WHEN yours THEN t.error_message END,
   yours::int, clock.now, g.tenant, g.owner, g.gone_at
-FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS w(id, tenant, owner, at)
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bool[]) WITH ORDINALITY AS w(id, tenant, owner, whole, at)
 CROSS JOIN clock
 LEFT JOIN tasks t ON t.id = w.id
 LEFT JOIN tombstones g ON g.id = w.id
-CROSS JOIN LATERAL (SELECT coalesce(t.tenant = w.tenant AND t.owner = w.owner AND t.phase = 'ended', false) AS yours) y
+CROSS JOIN LATERAL (SELECT coalesce(t.tenant = w.tenant AND t.owner = w.owner AND t.phase = 'ended', false)
+  AND (w.whole OR coalesce(octet_length(t.result), 0) <= $5) AS yours) y
 ORDER BY w.at"
 );
 
