@@ -29,7 +29,7 @@ pub use input::{Input, InputKey, InputRequest, InputResponse, InputState, Questi
 pub use new_task::{Claimed, NewTask, TtlLimits, TtlWish};
 pub use principal::{Caller, Principal};
 pub use refusal::{Check, Denied, LimitScope, Refusal};
-pub use task::{CallError, Ending, Fence, Interruption, Lease, Outcome, Phase, Progress, Task};
+pub use task::{CallError, Ending, Fence, Interruption, Lease, OnInterrupt, Outcome, Phase, Progress, Retry, Task};
 pub use time::{Clock, TestClock, Timestamp};
 pub use tool::{PromptDef, ResourceDef, Target, TaskSupport, TemplateDef, ToolDef, WorkerInfo};
 pub use verbs::Change;

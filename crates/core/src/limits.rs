@@ -12,6 +12,10 @@ pub const PROGRESS_TOKEN_BYTES_MAX: usize = 256;
 pub const TOOL_NAME_BYTES_MAX: usize = 128;
 /// Leases in one heartbeat; a worker that holds more sends several.
 pub const HEARTBEAT_LEASES_MAX: usize = 10_000;
+/// Entries in the journal of a task.
+pub const JOURNAL_ENTRIES_MAX: u32 = 1_000;
+/// Bytes of them together.
+pub const JOURNAL_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Tasks on one page of a list.
 pub const LIST_PAGE: u32 = 50;
 

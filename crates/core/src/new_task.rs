@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::client::ClientCapabilities;
 use crate::id::{LeaseToken, TaskId, WorkerId};
 use crate::principal::Principal;
+use crate::task::Retry;
 
 /// An admitted call that is to become a task. Only the policy chain makes one for a client's call.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +28,8 @@ pub struct NewTask {
     pub traceparent: Option<String>,
     /// What its creator can be asked, as it said in the creating call or its session.
     pub client: ClientCapabilities,
+    /// Whether it is handed out again when its worker is lost.
+    pub retry: Retry,
     /// Set for a call that has begun already and goes on as a task: it is created running.
     pub claimed: Option<Claimed>,
 }

@@ -31,6 +31,13 @@ pub enum Refusal {
     /// None of the answered questions is open: late, repeated and unknown answers change nothing.
     #[error("none of these questions waits for an answer")]
     NotAsked,
+    /// The journal has as many entries, or bytes, as it may.
+    #[error(
+        "the journal of a task has at most {} entries and {} bytes",
+        crate::limits::JOURNAL_ENTRIES_MAX,
+        crate::limits::JOURNAL_BYTES_MAX
+    )]
+    JournalFull,
     /// Too many open tasks.
     #[error("too many open tasks ({limit} at most)")]
     TaskLimit {
@@ -116,6 +123,7 @@ impl Refusal {
             Self::TooManyQuestions => "too_many_questions",
             Self::Unaskable => "unaskable",
             Self::NotAsked => "not_asked",
+            Self::JournalFull => "journal_full",
             Self::TaskLimit { scope: LimitScope::Caller, .. } => "task_limit_caller",
             Self::TaskLimit { scope: LimitScope::Tenant, .. } => "task_limit_tenant",
             Self::Denied(denied) => denied.by.name(),

@@ -41,6 +41,8 @@ pub struct Task {
     pub ttl_ms: Option<u64>,
     /// What its creator can be asked.
     pub client: ClientCapabilities,
+    /// Whether it is handed out again when its worker is lost.
+    pub retry: Retry,
     /// All questions it ever asked, in order: at most [`QUESTIONS_MAX`](crate::input::QUESTIONS_MAX).
     pub inputs: Vec<Input>,
 }
@@ -107,6 +109,52 @@ pub enum Phase {
     Ended(Ending),
 }
 
+/// What becomes of a task whose worker is lost, or ends before the task does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum OnInterrupt {
+    /// It ends as interrupted.
+    #[default]
+    Fail,
+    /// Another worker begins anew: for tools whose operator says that they may run twice.
+    Requeue,
+    /// Another worker goes on from the journal.
+    Resume,
+}
+
+impl OnInterrupt {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Fail, Self::Requeue, Self::Resume];
+
+    /// Its stable name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::Requeue => "requeue",
+            Self::Resume => "resume",
+        }
+    }
+
+    /// Reads a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// Whether, and how often, a task is handed out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Retry {
+    /// What an interruption does.
+    pub on_interrupt: OnInterrupt,
+    /// How often it is handed out at most, so that a task that kills its workers does not kill them all.
+    pub max_attempts: u32,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { on_interrupt: OnInterrupt::Fail, max_attempts: 3 }
+    }
+}
+
 /// The right to run a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lease {
@@ -152,6 +200,15 @@ impl Interruption {
             Self::WorkerLost => "Task interrupted: its worker stopped responding",
             Self::Drained => "Task interrupted: its worker shut down",
             Self::Expired => "Task interrupted: its time to live ran out",
+        }
+    }
+
+    /// What happened, for a task that is not over by it.
+    pub(crate) const fn cause(self) -> &'static str {
+        match self {
+            Self::WorkerLost => "Its worker stopped responding",
+            Self::Drained => "Its worker shut down",
+            Self::Expired => "Its time to live ran out",
         }
     }
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::client::ClientCapabilities;
 use crate::id::WorkerId;
+use crate::task::Retry;
 
 /// Whether a tool's calls may become tasks (`execution.taskSupport`, MCP 2025-11-25 schema, `ToolExecution`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -29,6 +30,8 @@ pub struct ToolDef {
     pub decides: bool,
     /// What a client must be able to be asked, or a call makes no sense.
     pub needs: ClientCapabilities,
+    /// What becomes of its tasks when a worker is lost.
+    pub retry: Retry,
     /// The MCP `Tool` object as JSON, without `execution`.
     pub definition: Bytes,
 }

@@ -6,7 +6,7 @@ use crate::audit::Event;
 use crate::input::{self, Input, InputKey, InputRequest, InputResponse, InputState, QUESTIONS_MAX, Question};
 use crate::limits::{STATUS_MESSAGE_BYTES_MAX, cut};
 use crate::refusal::Refusal;
-use crate::task::{Fence, Interruption, Lease, Outcome, Phase, Progress, Task};
+use crate::task::{Fence, Interruption, Lease, OnInterrupt, Outcome, Phase, Progress, Retry, Task};
 use crate::time::Timestamp;
 
 /// A task's next value. To be committed if the stored version is still `task.version - 1`.
@@ -125,7 +125,10 @@ impl Task {
     /// Its worker is done.
     pub fn complete(self, fence: &Fence, outcome: Outcome) -> Result<Change, Refusal> {
         self.held_under(fence)?;
-        Ok(self.end(outcome))
+        Ok(match outcome {
+            Outcome::Interrupted(why) => self.interrupted(why),
+            Outcome::Result { .. } | Outcome::Error(_) | Outcome::Cancelled => self.end(outcome),
+        })
     }
 
     /// Its owner no longer wants it.
@@ -138,7 +141,7 @@ impl Task {
     pub fn interrupt(self, now: Timestamp) -> Result<Change, Refusal> {
         self.open()?;
         match &self.phase {
-            Phase::Running(lease) if lease.until <= now => Ok(self.end(Outcome::Interrupted(Interruption::WorkerLost))),
+            Phase::Running(lease) if lease.until <= now => Ok(self.interrupted(Interruption::WorkerLost)),
             Phase::Running(_) | Phase::Queued | Phase::Ended(_) => Err(Refusal::Fenced),
         }
     }
@@ -150,6 +153,27 @@ impl Task {
             Some(end) if end <= now => Ok(self.end(Outcome::Interrupted(Interruption::Expired))),
             Some(_) | None => Err(Refusal::Fenced),
         }
+    }
+
+    /// Its worker can do no more for it: another one may, as often as its tool allows.
+    fn interrupted(mut self, why: Interruption) -> Change {
+        let Retry { on_interrupt, max_attempts } = self.retry;
+        let is_final = match on_interrupt {
+            OnInterrupt::Fail => true,
+            OnInterrupt::Requeue | OnInterrupt::Resume => self.attempt >= max_attempts || why == Interruption::Expired,
+        };
+        if is_final {
+            return self.end(Outcome::Interrupted(why));
+        }
+        self.phase = Phase::Queued;
+        self.status_message = Some(format!("{}; it waits for another one", why.cause()));
+        self.withdraw_all();
+        self.next(None)
+    }
+
+    /// Nobody waits for its answers any more.
+    fn withdraw_all(&mut self) {
+        self.inputs.iter_mut().for_each(|input| input.state = InputState::Closed);
     }
 
     fn open(&self) -> Result<(), Refusal> {
@@ -182,8 +206,7 @@ impl Task {
             Outcome::Result { .. } => {}
         }
         self.phase = Phase::Ended(ending);
-        // Nobody waits for these any more.
-        self.inputs.iter_mut().for_each(|input| input.state = InputState::Closed);
+        self.withdraw_all();
         Change { outcome: Some(outcome), ..self.next(Some(Event::of(ending))) }
     }
 
@@ -234,6 +257,7 @@ mod tests {
             updated_at: Timestamp::from_micros(0),
             ttl_ms: Some(1000),
             client: ClientCapabilities { elicitation_form: true, elicitation_url: true, sampling: true, roots: true },
+            retry: Retry::default(),
             inputs: Vec::new(),
         }
     }
@@ -371,6 +395,48 @@ mod tests {
             }
         }
         assert_eq!(running().interrupt(EARLIER), Err(Refusal::Fenced), "its lease has not run out");
+    }
+
+    #[test]
+    fn a_task_whose_worker_is_lost_is_handed_out_again_as_often_as_its_tool_allows() {
+        let lost = |task: Task| task.interrupt(NOW).unwrap();
+        let drained = |task: Task| {
+            let fence = fence(task.attempt, "x");
+            task.complete(&fence, Outcome::Interrupted(Interruption::Drained)).unwrap()
+        };
+        for (policy, attempt, max_attempts, again) in [
+            (OnInterrupt::Fail, 1, 3, false),
+            (OnInterrupt::Requeue, 1, 3, true),
+            (OnInterrupt::Requeue, 2, 3, true),
+            (OnInterrupt::Requeue, 3, 3, false),
+            (OnInterrupt::Resume, 2, 3, true),
+            (OnInterrupt::Resume, 1, 1, false),
+            (OnInterrupt::Resume, 1, 0, false),
+        ] {
+            let retry = Retry { on_interrupt: policy, max_attempts };
+            let task = Task { attempt, retry, ..asking(&["k"]) };
+            for (verb, why, change) in
+                [("lost", "stopped responding", lost(task.clone())), ("drained", "shut down", drained(task.clone()))]
+            {
+                assert_eq!(change.task.phase == Phase::Queued, again, "{verb} {policy:?} {attempt} of {max_attempts}");
+                assert_eq!(change.outcome.is_none(), again);
+                assert_eq!(change.event, (!again).then_some(Event::Failed));
+                assert!(!change.task.is_asking(), "what it asked is withdrawn");
+                assert!(change.task.status_message.unwrap().contains(why));
+                assert_eq!(change.task.version, task.version + 1);
+            }
+            // Its time to live is over for all workers.
+            assert!(task.expire(NOW).unwrap().outcome.is_some());
+        }
+        let retry = Retry { on_interrupt: OnInterrupt::Resume, max_attempts: 3 };
+        let again = lost(Task { retry, ..asking(&["k"]) }).task;
+        assert_eq!(again.held_under(&fence(1, "x")), Err(Refusal::Fenced), "its former worker has lost it for good");
+        let second = again.claim(lease("y")).unwrap().task;
+        assert_eq!(second.attempt, 2);
+        assert_eq!(
+            second.request_input(&fence(2, "y"), vec![form("k", "Which?")], NOW),
+            Err(Refusal::KeyUsed("k".into()))
+        );
     }
 
     #[test]

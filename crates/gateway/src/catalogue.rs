@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use longhaul_core::{ClientCapabilities, Target, TaskSupport, TemplateDef, WorkerId, WorkerInfo};
+use longhaul_core::{ClientCapabilities, Retry, Target, TaskSupport, TemplateDef, WorkerId, WorkerInfo};
 use longhaul_mcp::v2026::ParamHeaders;
 use longhaul_mcp::{Dialect, Features, Listing, listed};
 use longhaul_rpc::client::{self, CallsClient};
@@ -116,6 +116,8 @@ pub(crate) struct Offered {
     pub(crate) decides: bool,
     /// What a client must be able to be asked.
     pub(crate) needs: ClientCapabilities,
+    /// What becomes of its tasks when a worker is lost.
+    pub(crate) retry: Retry,
     /// Which of its arguments are said in headers too (2026-07-28).
     pub(crate) headers: ParamHeaders,
     /// The workers that take calls of it.
@@ -212,9 +214,9 @@ impl Catalogue {
             if !self.list(&mut offer, Listing::Tools, &name, &def.definition, Some(def.task_support)) {
                 continue;
             }
-            let (task_support, decides, needs) = (def.task_support, def.decides, def.needs);
+            let (task_support, decides, needs, retry) = (def.task_support, def.decides, def.needs, def.retry);
             let headers = ParamHeaders::of(&def.definition);
-            let tool = Offered { name: name.clone(), task_support, decides, needs, headers, workers };
+            let tool = Offered { name: name.clone(), task_support, decides, needs, retry, headers, workers };
             offer.tools.insert(name, tool);
         }
         for (name, (def, workers)) in prompts.into_iter().take(OFFERED_MAX) {

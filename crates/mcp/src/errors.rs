@@ -230,9 +230,11 @@ fn refused(refusal: &Refusal) -> RpcError {
             RpcError::with_data(code, message, &data)
         }
         // Said to workers only: a client that hears them has met a bug.
-        Refusal::Fenced | Refusal::KeyUsed(_) | Refusal::TooManyQuestions | Refusal::Unaskable => {
-            RpcError::new(code::INTERNAL, "Internal error")
-        }
+        Refusal::Fenced
+        | Refusal::KeyUsed(_)
+        | Refusal::TooManyQuestions
+        | Refusal::Unaskable
+        | Refusal::JournalFull => RpcError::new(code::INTERNAL, "Internal error"),
     }
 }
 

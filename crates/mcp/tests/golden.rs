@@ -151,6 +151,7 @@ fn task(phase: Phase, ttl_ms: Option<u64>, status_message: Option<&str>) -> Task
         updated_at: Timestamp::from_micros(updated),
         ttl_ms,
         client: ClientCapabilities::default(),
+        retry: longhaul_core::Retry::default(),
         inputs: Vec::new(),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use longhaul_core::{Claimed, ClientCapabilities, NewTask, Principal, Target, TaskId, TtlWish};
+use longhaul_core::{Claimed, ClientCapabilities, NewTask, Principal, Retry, Target, TaskId, TtlWish};
 use longhaul_rpc::{Invocation, Line};
 
 use crate::chain::Call;
@@ -37,6 +37,8 @@ pub struct Wish {
     pub traceparent: Option<String>,
     /// What the caller can be asked.
     pub client: ClientCapabilities,
+    /// Whether the task is handed out again when its worker is lost; its tool says so.
+    pub retry: Retry,
 }
 
 impl Admitted {
@@ -69,10 +71,10 @@ impl Admitted {
     }
 
     fn task(self, id: TaskId, wish: Wish, claimed: Option<Claimed>) -> Option<NewTask> {
-        let Wish { ttl, progress_token, session, traceparent, client } = wish;
+        let Wish { ttl, progress_token, session, traceparent, client, retry } = wish;
         let Self { principal: owner, call: Call { target, arguments } } = self;
         let Target::Tool(tool) = target else { return None };
-        Some(NewTask { id, owner, tool, arguments, ttl, progress_token, session, traceparent, client, claimed })
+        Some(NewTask { id, owner, tool, arguments, ttl, progress_token, session, traceparent, client, retry, claimed })
     }
 }
 

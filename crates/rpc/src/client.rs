@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use longhaul_core::{
@@ -314,6 +315,22 @@ impl Work for WorkClient {
         let collect = pb::Collect { fence: Some(convert::fence_to(fence)), have };
         match self.call(work_request::Verb::Collect(collect)).await? {
             work_reply::Answer::Collected(collected) => Ok(convert::collected_from(collected)?),
+            _ => unexpected(),
+        }
+    }
+
+    async fn record(&self, fence: Fence, nth: u32, entry: Bytes) -> Result<(), Error> {
+        let record = pb::Record { fence: Some(convert::fence_to(fence)), nth, entry };
+        match self.call(work_request::Verb::Record(record)).await? {
+            work_reply::Answer::Done(_) => Ok(()),
+            _ => unexpected(),
+        }
+    }
+
+    async fn journal(&self, fence: Fence, after: u32) -> Result<Vec<Bytes>, Error> {
+        let read = pb::ReadJournal { fence: Some(convert::fence_to(fence)), after };
+        match self.call(work_request::Verb::ReadJournal(read)).await? {
+            work_reply::Answer::Journal(journal) => Ok(journal.entries),
             _ => unexpected(),
         }
     }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use longhaul_core::{
     CallError, Caller, Check, Claimed, ClientCapabilities, Denied, Ending, Fence, Input, InputKey, InputRequest,
-    InputResponse, InputState, Interruption, Lease, LeaseToken, LimitScope, LogLevel, LogMessage, NewTask, Outcome,
-    Phase, Principal, Progress, PromptDef, Question, Refusal, ResourceDef, Target, Task, TaskId, TaskSupport,
-    TemplateDef, TenantId, Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
+    InputResponse, InputState, Interruption, Lease, LeaseToken, LimitScope, LogLevel, LogMessage, NewTask, OnInterrupt,
+    Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal, ResourceDef, Retry, Target, Task, TaskId,
+    TaskSupport, TemplateDef, TenantId, Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
 };
 
 use crate::pb;
@@ -60,7 +60,29 @@ pub(crate) fn new_task_to(task: NewTask) -> pb::NewTask {
         traceparent: task.traceparent,
         client: task.client.bits().into(),
         claimed: task.claimed.map(claimed_to),
+        retry: Some(retry_to(task.retry)),
     }
+}
+
+fn retry_to(retry: Retry) -> pb::Retry {
+    let on_interrupt = match retry.on_interrupt {
+        OnInterrupt::Fail => pb::OnInterrupt::Fail,
+        OnInterrupt::Requeue => pb::OnInterrupt::Requeue,
+        OnInterrupt::Resume => pb::OnInterrupt::Resume,
+    };
+    pb::Retry { on_interrupt: on_interrupt.into(), max_attempts: retry.max_attempts }
+}
+
+fn retry_from(retry: Option<pb::Retry>) -> Read<Retry> {
+    // Said by nobody before there were second attempts.
+    let Some(retry) = retry else { return Ok(Retry::default()) };
+    let on_interrupt = match pb::OnInterrupt::try_from(retry.on_interrupt).map_err(|_| Bad("on interrupt"))? {
+        pb::OnInterrupt::Unspecified => return Err(Bad("on interrupt")),
+        pb::OnInterrupt::Fail => OnInterrupt::Fail,
+        pb::OnInterrupt::Requeue => OnInterrupt::Requeue,
+        pb::OnInterrupt::Resume => OnInterrupt::Resume,
+    };
+    Ok(Retry { on_interrupt, max_attempts: retry.max_attempts })
 }
 
 pub(crate) fn claimed_to(claimed: Claimed) -> pb::Claimed {
@@ -92,6 +114,7 @@ pub(crate) fn new_task_from(task: pb::NewTask) -> Read<NewTask> {
         traceparent: task.traceparent,
         client: client_from(task.client)?,
         claimed: task.claimed.map(claimed_from).transpose()?,
+        retry: retry_from(task.retry)?,
     })
 }
 
@@ -122,6 +145,7 @@ pub(crate) fn task_to(task: Task) -> pb::Task {
         phase: Some(phase),
         client: task.client.bits().into(),
         inputs: task.inputs.into_iter().map(input_to).collect(),
+        retry: Some(retry_to(task.retry)),
     }
 }
 
@@ -151,6 +175,7 @@ pub(crate) fn task_from(task: pb::Task) -> Read<Task> {
         updated_at: Timestamp::from_micros(task.updated_at),
         ttl_ms: task.ttl_ms,
         client: client_from(task.client)?,
+        retry: retry_from(task.retry)?,
         inputs: task.inputs.into_iter().map(input_from).collect::<Read<_>>()?,
     })
 }
@@ -422,6 +447,7 @@ pub(crate) fn worker_to(worker: WorkerInfo) -> pb::Worker {
         definition: tool.definition,
         decides: tool.decides,
         needs: tool.needs.bits().into(),
+        retry: Some(retry_to(tool.retry)),
     };
     let prompt = |PromptDef { name, definition }| pb::Prompt { name, definition };
     let resource = |ResourceDef { uri, definition }| pb::Resource { uri, definition };
@@ -450,6 +476,7 @@ pub(crate) fn worker_from(worker: pb::Worker) -> Read<WorkerInfo> {
             definition: tool.definition,
             decides: tool.decides,
             needs: client_from(tool.needs)?,
+            retry: retry_from(tool.retry)?,
         })
     };
     let prompt = |pb::Prompt { name, definition }| PromptDef { name, definition };
@@ -581,6 +608,7 @@ pub(crate) fn refusal_to(refusal: &Refusal) -> pb::Refusal {
         | Refusal::TooManyQuestions
         | Refusal::Unaskable
         | Refusal::NotAsked
+        | Refusal::JournalFull
         | Refusal::Denied(_) => (None, None),
     };
     let key = if let Refusal::KeyUsed(key) = refusal { Some(key.clone()) } else { None };
@@ -607,6 +635,7 @@ pub(crate) fn refusal_from(refusal: pb::Refusal) -> Read<Refusal> {
         "too_many_questions" => Ok(Refusal::TooManyQuestions),
         "unaskable" => Ok(Refusal::Unaskable),
         "not_asked" => Ok(Refusal::NotAsked),
+        "journal_full" => Ok(Refusal::JournalFull),
         "already_ended" => Ok(Refusal::AlreadyEnded(ending_from(refusal.ending.ok_or(Bad("ending"))?)?)),
         "task_limit_caller" => limit(LimitScope::Caller),
         "task_limit_tenant" => limit(LimitScope::Tenant),

@@ -293,6 +293,8 @@ fn work_span(verb: &work_request::Verb) -> tracing::Span {
         Verb::Report(report) => tracing::debug_span!("report", task.id = id(&report.fence)),
         Verb::RequestInput(request) => tracing::info_span!("request_input", task.id = id(&request.fence)),
         Verb::Collect(collect) => tracing::debug_span!("collect", task.id = id(&collect.fence)),
+        Verb::Record(record) => tracing::debug_span!("record", task.id = id(&record.fence)),
+        Verb::ReadJournal(read) => tracing::debug_span!("journal", task.id = id(&read.fence)),
         Verb::Complete(complete) => tracing::info_span!("complete", task.id = id(&complete.fence)),
         Verb::Detach(_) => tracing::info_span!("detach"),
     }
@@ -359,6 +361,14 @@ async fn work_verb(work: &dyn Work, verb: work_request::Verb, replies: &Replies<
         Verb::Collect(collect) => {
             let answers = work.collect(convert::fence_from(collect.fence)?, collect.have).await?;
             Answer::Collected(convert::collected_to(answers))
+        }
+        Verb::Record(record) => {
+            work.record(convert::fence_from(record.fence)?, record.nth, record.entry).await?;
+            Answer::Done(pb::Done {})
+        }
+        Verb::ReadJournal(read) => {
+            let entries = work.journal(convert::fence_from(read.fence)?, read.after).await?;
+            Answer::Journal(pb::Journal { entries })
         }
         Verb::Complete(complete) => {
             let outcome = convert::outcome_from(complete.outcome.ok_or(Bad("outcome"))?)?;

@@ -28,7 +28,12 @@ pub trait Work: Send + Sync {
     /// What a task was answered and is still kept: the number of the question, from 1, and its answer. Those of `have`
     /// have arrived and are deleted first.
     async fn collect(&self, fence: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error>;
-    /// Ends a task. Answers once it is committed; a repeated completion of the same attempt is no error.
+    /// Adds an entry to a task's journal, as its `nth` from 1: it is kept until the task ends, for whoever goes on with it.
+    /// Answers once it is committed.
+    async fn record(&self, fence: Fence, nth: u32, entry: Bytes) -> Result<(), Error>;
+    /// A page of a task's journal: the entries after the first `after`, in order; empty after the last one.
+    async fn journal(&self, fence: Fence, after: u32) -> Result<Vec<Bytes>, Error>;
+    /// Ends a task, or hands it back to be handed out again ([`Retry`](longhaul_core::Retry)). Answers once it is committed; a repeated completion of the same attempt is no error.
     async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error>;
     /// Says goodbye: no more calls will be taken.
     async fn detach(&self, worker: &WorkerId) -> Result<(), Error>;

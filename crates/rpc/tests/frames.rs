@@ -10,10 +10,10 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
 use longhaul_core::{
-    Caller, Claimed, ClientCapabilities, Fence, Input, InputKey, InputRequest, InputResponse, InputState, Lease,
-    LeaseToken, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal,
-    ResourceDef, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId, Timestamp, ToolDef, TtlWish, WorkerId,
-    WorkerInfo,
+    Caller, Check, Claimed, ClientCapabilities, Denied, Fence, Input, InputKey, InputRequest, InputResponse,
+    InputState, Lease, LeaseToken, LogLevel, LogMessage, NewTask, OnInterrupt, Outcome, Phase, Principal, Progress,
+    PromptDef, Question, Refusal, ResourceDef, Retry, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId,
+    Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, ControlClient, TasksClient, WorkClient};
 use longhaul_rpc::{
@@ -99,6 +99,7 @@ fn new_task() -> NewTask {
         session: None,
         traceparent: None,
         client: client(),
+        retry: Retry { on_interrupt: OnInterrupt::Resume, max_attempts: 7 },
         claimed: Some(claimed()),
     }
 }
@@ -122,6 +123,7 @@ fn task() -> Task {
         updated_at: Timestamp::from_micros(0),
         ttl_ms: Some(5),
         client: client(),
+        retry: Retry { on_interrupt: OnInterrupt::Requeue, max_attempts: u32::MAX },
         inputs: (0..).zip(states).map(|(at, state)| Input { key: format!("k-{at}"), state }).collect(),
     }
 }
@@ -132,6 +134,7 @@ fn worker() -> WorkerInfo {
         task_support: TaskSupport::Required,
         decides,
         needs: if decides { client() } else { ClientCapabilities::default() },
+        retry: if decides { Retry::default() } else { Retry { on_interrupt: OnInterrupt::Resume, max_attempts: 0 } },
         definition: json("{\"x\":1e2}"),
     };
     WorkerInfo {
@@ -196,8 +199,20 @@ fn events(words: Vec<CallEvent>) -> CallEvents {
     stream::iter(words).map(Ok).boxed()
 }
 
-fn refusals() -> [Refusal; 4] {
-    [Refusal::KeyUsed("k \"é".into()), Refusal::TooManyQuestions, Refusal::Unaskable, Refusal::NotAsked]
+fn refusals() -> Vec<Refusal> {
+    let denied = |retry_after| move |by| Refusal::Denied(Denied { by, message: "no: \"é".into(), retry_after });
+    let others = [
+        Refusal::KeyUsed("k \"é".into()),
+        Refusal::TooManyQuestions,
+        Refusal::Unaskable,
+        Refusal::NotAsked,
+        Refusal::JournalFull,
+    ];
+    others
+        .into_iter()
+        .chain(Check::ALL.map(denied(None)))
+        .chain(Check::ALL.map(denied(Some(Duration::from_millis(1)))))
+        .collect()
 }
 
 /// All roles at once.
@@ -279,6 +294,14 @@ impl Work for Roles {
     async fn collect(&self, of: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
         assert_eq!(of, fence());
         Ok(numbered().into_iter().filter(|(nth, _)| !have.contains(nth)).collect())
+    }
+    async fn record(&self, of: Fence, nth: u32, entry: Bytes) -> Result<(), Error> {
+        assert_eq!((of, nth, entry), (fence(), 7, Bytes::from_static(b"\0\xff")));
+        Ok(())
+    }
+    async fn journal(&self, of: Fence, after: u32) -> Result<Vec<Bytes>, Error> {
+        assert_eq!((of, after), (fence(), 3));
+        Ok(vec![Bytes::from_static(b"\0"), Bytes::new()])
     }
     async fn complete(&self, _: Fence, _: Outcome) -> Result<Task, Error> {
         silent()
@@ -391,6 +414,8 @@ async fn workers_and_task_stores_mean_the_same_questions_answers_and_directives(
     assert_eq!(work.request_input(fence(), requests(), MINUTE).await.unwrap(), task());
     assert_eq!(work.collect(fence(), Vec::new()).await.unwrap(), numbered());
     assert_eq!(work.collect(fence(), vec![1, 2, 3, 5]).await.unwrap(), [numbered().remove(3), numbered().remove(5)]);
+    work.record(fence(), 7, Bytes::from_static(b"\0\xff")).await.unwrap();
+    assert_eq!(work.journal(fence(), 3).await.unwrap(), [Bytes::from_static(b"\0"), Bytes::new()]);
     for (seconds, expected) in (0..).zip(refusals()) {
         match work.request_input(fence(), requests(), Duration::from_secs(seconds)).await {
             Err(Error::Refused(refusal)) => assert_eq!(refusal, expected),

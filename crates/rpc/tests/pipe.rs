@@ -39,6 +39,7 @@ fn new_task(id: u128, arguments: Bytes) -> NewTask {
         session: Some("s".into()),
         traceparent: None,
         client: ClientCapabilities::default(),
+        retry: longhaul_core::Retry::default(),
         claimed: None,
     }
 }
@@ -76,6 +77,7 @@ impl Tasks for Fake {
             updated_at: Timestamp::from_micros(i64::MAX),
             ttl_ms: None,
             client: task.client,
+            retry: longhaul_core::Retry::default(),
             inputs: Vec::new(),
         })
     }
@@ -170,6 +172,7 @@ fn worker_of_3_mib(number: u32) -> WorkerInfo {
             task_support: TaskSupport::Optional,
             decides: false,
             needs: ClientCapabilities::default(),
+            retry: longhaul_core::Retry::default(),
             definition,
         }],
         prompts: Vec::new(),

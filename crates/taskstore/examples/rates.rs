@@ -36,6 +36,7 @@ fn task(client: usize, turn: usize) -> NewTask {
         session: None,
         traceparent: None,
         client: ClientCapabilities::default(),
+        retry: longhaul_core::Retry::default(),
         claimed: None,
     }
 }

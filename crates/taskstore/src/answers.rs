@@ -1,4 +1,4 @@
-//! Answers at rest: sealed, so that whoever reads the database, or a copy of it, reads no answer.
+//! Answers, and journals, at rest: sealed, so that whoever reads the database, or a copy of it, reads no answer.
 
 use longhaul_core::{InputResponse, Task};
 use longhaul_seal::{Keyring, NONCE_BYTES};
@@ -19,14 +19,28 @@ pub(crate) fn seal(keyring: &Keyring, task: &Task, nth: u32, response: &InputRes
         InputResponse::Cancel => (CANCEL, &[]),
         InputResponse::Result(result) => (RESULT, result),
     };
+    keyring.seal_bytes(&bound_to(b"answer", task, nth), &[&[kind], content].concat(), nonce())
+}
+
+/// Seals the n-th entry of a task's journal, in which answers may be.
+pub(crate) fn seal_entry(keyring: &Keyring, task: &Task, nth: u32, entry: &[u8]) -> Vec<u8> {
+    keyring.seal_bytes(&bound_to(b"journal", task, nth), entry, nonce())
+}
+
+/// Opens what [`seal_entry`] made for the same place of the same task and owner.
+pub(crate) fn open_entry(keyring: &Keyring, task: &Task, nth: u32, sealed: &[u8]) -> Option<Vec<u8>> {
+    keyring.open_bytes(&bound_to(b"journal", task, nth), sealed)
+}
+
+fn nonce() -> [u8; NONCE_BYTES] {
     let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce).expect("invariant: the operating system has a random source");
-    keyring.seal_bytes(&bound_to(task, nth), &[&[kind], content].concat(), nonce)
+    nonce
 }
 
 /// Opens what [`seal`] made for the same question of the same task and owner.
 pub(crate) fn open(keyring: &Keyring, task: &Task, nth: u32, sealed: &[u8]) -> Option<InputResponse> {
-    let mut plain = keyring.open_bytes(&bound_to(task, nth), sealed)?;
+    let mut plain = keyring.open_bytes(&bound_to(b"answer", task, nth), sealed)?;
     let content = plain.split_off(1.min(plain.len()));
     match (plain.as_slice(), content.is_empty()) {
         ([ACCEPT], true) => Some(InputResponse::Accept(None)),
@@ -39,8 +53,8 @@ pub(crate) fn open(keyring: &Keyring, task: &Task, nth: u32, sealed: &[u8]) -> O
 }
 
 /// Begins as no token of a client does, which the same keys seal. Lengths first, so that no two owners share a spelling.
-fn bound_to(task: &Task, nth: u32) -> Vec<u8> {
-    let mut bound = b"answer".to_vec();
+fn bound_to(kind: &[u8], task: &Task, nth: u32) -> Vec<u8> {
+    let mut bound = kind.to_vec();
     bound.extend_from_slice(&task.id.bits().to_be_bytes());
     bound.extend_from_slice(&nth.to_be_bytes());
     for name in [task.owner.tenant.as_str(), &task.owner.owner()] {
@@ -52,7 +66,7 @@ fn bound_to(task: &Task, nth: u32) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use longhaul_core::{Caller, ClientCapabilities, Phase, Principal, TaskId, TenantId, Timestamp};
+    use longhaul_core::{Caller, ClientCapabilities, Phase, Principal, Retry, TaskId, TenantId, Timestamp};
     use longhaul_seal::KEY_BYTES;
 
     use super::*;
@@ -73,6 +87,7 @@ mod tests {
             updated_at: Timestamp::from_micros(0),
             ttl_ms: None,
             client: ClientCapabilities::default(),
+            retry: Retry::default(),
             inputs: Vec::new(),
         }
     }

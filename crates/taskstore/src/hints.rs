@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use longhaul_bus::{Bus, Hint};
-use longhaul_core::{NewTask, Task};
+use longhaul_core::{NewTask, Phase, Task};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -40,6 +40,11 @@ impl Hints {
     pub(crate) fn changed(&self, task: &Task, own: bool) {
         self.leases.is_now(task, own);
         self.bus.publish(Hint::Task { id: task.id, version: task.version });
+        if task.phase == Phase::Queued {
+            // It is to be claimed again, as if it were new.
+            self.queue.created(task.id, &task.tool);
+            self.bus.publish(Hint::Task { id: task.id, version: 1 });
+        }
     }
 
     /// Hears what other replicas did, for as long as there is a bus.

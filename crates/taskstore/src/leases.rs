@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt as _;
-use longhaul_core::{InputState, Task, TaskId, WorkerId};
+use longhaul_core::{InputState, Phase, Task, TaskId, WorkerId};
 use longhaul_rpc::{Directive, Directives};
 use tokio::sync::mpsc;
 
@@ -68,12 +68,12 @@ impl Leases {
         self.lock().running.remove(&id);
     }
 
-    /// The task is now so: if it has ended, its worker is told to stop (`own`: by the worker's own word, so it knows); if it
-    /// was answered, to collect.
+    /// The task is now so: if it is no longer running, its worker is told to stop (`own`: by the worker's own word, so it
+    /// knows); if it was answered, to collect.
     pub(crate) fn is_now(&self, task: &Task, own: bool) {
         let mut inner = self.lock();
         let Inner { attached, running } = &mut *inner;
-        let (worker, directive) = if task.ending().is_some() {
+        let (worker, directive) = if !matches!(task.phase, Phase::Running(_)) {
             let Some(run) = running.remove(&task.id) else { return };
             (run.worker, (!own).then_some(Directive::Stop(task.id)))
         } else {

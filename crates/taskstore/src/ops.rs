@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use longhaul_bus::{Control as ControlHint, Hint};
 use longhaul_core::input::QUESTIONS_MAX;
-use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, PAYLOAD_BYTES_MAX};
+use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
     CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel, NewTask, Outcome,
     Phase, Principal, Progress, Question, Refusal, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 use crate::batch::Item;
 use crate::hints::Hints;
 use crate::store::{
-    Committed, Created, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, Stored, Wanted, Wish, Write, insist, weight,
+    Committed, Created, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, Recorded, Stored, Wanted, Wish, Write, insist, weight,
 };
 use crate::{TaskStore, answers, metrics};
 
@@ -59,6 +60,8 @@ const ORPHAN_ROUNDS_MAX: u32 = 20;
 const TTL_MS_MAX: u64 = i64::MAX as u64 / 4000;
 /// JSON-RPC: internal error.
 const INTERNAL_ERROR: i32 = -32603;
+/// Journal entries read at once, in bytes; one more may begin below it.
+const JOURNAL_PAGE_BYTES: usize = 128 * 1024;
 /// What a batch counts a stored result of any size as, before it is read.
 const RESULT_WEIGHT: usize = 1024 * 1024;
 
@@ -156,6 +159,7 @@ impl Tasks for TaskStore {
             updated_at: created_at,
             ttl_ms,
             client: new.client,
+            retry: new.retry,
             inputs: Vec::new(),
         })
     }
@@ -364,6 +368,45 @@ impl Work for TaskStore {
                 (*nth, response)
             });
             return Ok(opened.collect());
+        }
+        Err(Error::Unavailable("the task keeps changing".into()))
+    }
+
+    async fn record(&self, fence: Fence, nth: u32, entry: Bytes) -> Result<(), Error> {
+        if !(1..=JOURNAL_ENTRIES_MAX).contains(&nth) {
+            return Err(Refusal::JournalFull.into());
+        }
+        for _ in 0..CONFLICTS_MAX {
+            let task = anyones(self.load(fence.id, None).await?)?.task;
+            task.held_under(&fence)?;
+            let sealed = answers::seal_entry(&self.inner.keyring.load(), &task, nth, &entry);
+            let (this, fence) = (self.clone(), fence.clone());
+            let recording = async move { Ok(insist(|| this.inner.store.record(&fence, nth, &sealed)).await?) };
+            match self.shielded(recording).await? {
+                Recorded::There => return Ok(()),
+                Recorded::Full => return Err(Refusal::JournalFull.into()),
+                Recorded::Gap => return Err(Error::Fault(format!("entry {nth} is not the journal's next one"))),
+                // It changed in between: the next look says how.
+                Recorded::NotHeld => {}
+            }
+        }
+        Err(Error::Unavailable("the task keeps changing".into()))
+    }
+
+    async fn journal(&self, fence: Fence, after: u32) -> Result<Vec<Bytes>, Error> {
+        for _ in 0..CONFLICTS_MAX {
+            let task = anyones(self.load(fence.id, None).await?)?.task;
+            task.held_under(&fence)?;
+            let after = after.min(JOURNAL_ENTRIES_MAX);
+            let page = insist(|| self.inner.store.journal(&fence, after, JOURNAL_PAGE_BYTES)).await?;
+            let Some(page) = page else { continue };
+            let keyring = self.inner.keyring.load();
+            let open = |(nth, sealed): &(u32, Vec<u8>)| {
+                let entry = answers::open_entry(&keyring, &task, *nth, sealed).map(Bytes::from);
+                entry
+                    .ok_or_else(|| Error::Fault(format!("entry {nth} of a journal cannot be opened: is its key gone?")))
+            };
+            return page.iter().map(open).collect();
         }
         Err(Error::Unavailable("the task keeps changing".into()))
     }

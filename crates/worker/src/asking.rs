@@ -17,6 +17,8 @@ use crate::{collect, line};
 struct Wanted {
     /// Which of the questions it is.
     at: usize,
+    /// What its author calls it.
+    name: String,
     request: InputRequest,
     timeout: Duration,
 }
@@ -97,7 +99,7 @@ impl Context {
             if !input::is_key(key) {
                 return Err(InputError::Invalid(format!("{key:?} is no key")));
             }
-            if !taken.insert(key.clone()) {
+            if !taken.insert(self.wire_key(key)) {
                 return Err(InputError::KeyUsed(key.clone()));
             }
         }
@@ -106,21 +108,32 @@ impl Context {
             if self.as_task().is_some() && is_for_the_client(&question) {
                 return Err(InputError::Unsupported);
             }
-            let key = key.unwrap_or_else(|| {
-                let free = (1..).map(|nth| format!("q-{nth}")).find(|key| !taken.contains(key)).unwrap_or_default();
-                taken.insert(free.clone());
-                free
-            });
+            let (name, key) = match key {
+                Some(name) => (name.clone(), self.wire_key(&name)),
+                None => {
+                    let free = (1..).map(|nth| format!("q-{nth}")).find(|key| !taken.contains(key)).unwrap_or_default();
+                    taken.insert(free.clone());
+                    (free.clone(), free)
+                }
+            };
             let timeout = timeout.unwrap_or(self.0.means.input_timeout);
-            wanted.push(Wanted { at, request: InputRequest { key, question }, timeout });
+            wanted.push(Wanted { at, name, request: InputRequest { key, question }, timeout });
         }
         *keys = taken;
         Ok(wanted)
     }
 
+    /// The key that clients see. One that a former attempt has used is good for no other question, even the same.
+    fn wire_key(&self, key: &str) -> String {
+        match self.as_task() {
+            Some(task) if self.0.former.contains(key) => format!("{key}.{}", task.attempt),
+            Some(_) | None => key.to_owned(),
+        }
+    }
+
     async fn ask_all(&self, wanted: Vec<Wanted>) -> Result<Vec<Response>, InputError> {
         let mut responses = vec![Response::Decline; wanted.len()];
-        let keys: Vec<_> = wanted.iter().map(|wanted| wanted.request.key.clone()).collect();
+        let keys: Vec<_> = wanted.iter().map(|wanted| wanted.name.clone()).collect();
         let objections = join_all(wanted.iter().map(|wanted| self.objection(&wanted.request.question))).await;
         let mut askable = Vec::with_capacity(wanted.len());
         for (wanted, objection) in wanted.into_iter().zip(objections) {

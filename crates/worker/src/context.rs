@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::collect::TaskLine;
 use crate::function::Function;
+use crate::journal::{self, Journal};
 use crate::line::{CallLine, Next};
 use crate::resolve::Resolver;
 use crate::seat::{Places, Seat};
@@ -52,6 +53,9 @@ pub(crate) struct Run {
     pub(crate) seat: Seat,
     /// The keys of all its questions so far.
     pub(crate) keys: Mutex<HashSet<String>>,
+    /// Those of former attempts at its task.
+    pub(crate) former: HashSet<String>,
+    pub(crate) journal: Journal,
     /// Whoever holds it may ask, or go on as a task.
     pub(crate) turn: tokio::sync::Mutex<()>,
     stop: CancellationToken,
@@ -186,7 +190,9 @@ impl Context {
         let target = Target::Tool(task.tool.clone());
         let mut run = Run::new(means, function, target, &task.owner, task.client, route, seat);
         run.task = OnceLock::from(TaskHandle::of(task));
-        run.keys = Mutex::new(task.inputs.iter().map(|input| input.key.clone()).collect());
+        run.former = task.inputs.iter().map(|input| input.key.clone()).collect();
+        run.keys = Mutex::new(run.former.clone());
+        run.journal = journal::of(task);
         run.words = Mutex::new(Words {
             status_message: task.status_message.clone(),
             progress: task.progress.clone(),
@@ -434,6 +440,7 @@ impl Context {
             | Refusal::TooManyQuestions
             | Refusal::Unaskable
             | Refusal::NotAsked
+            | Refusal::JournalFull
             | Refusal::TaskLimit { .. }
             | Refusal::Denied(_) => Ended::Stopped,
         }));
@@ -568,6 +575,8 @@ impl Run {
             route: Mutex::new(route),
             seat,
             keys: Mutex::default(),
+            former: HashSet::new(),
+            journal: None,
             turn: tokio::sync::Mutex::new(()),
             stop: CancellationToken::new(),
             why: OnceLock::new(),

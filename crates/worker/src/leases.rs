@@ -135,10 +135,9 @@ impl Leases {
         self.locked(|held| held.get(&fence.id).filter(|held| held.fence == *fence).cloned())
     }
 
-    fn stop(&self, id: TaskId) {
-        if let Some(held) = self.locked(|held| held.remove(&id)) {
-            held.context.stop(Stop::Ended(Ended::Stopped));
-        }
+    fn stop(&self, held: &Held) {
+        self.remove(held);
+        held.context.stop(Stop::Ended(Ended::Stopped));
     }
 
     /// Ends every run as the worker's own doing.
@@ -149,13 +148,13 @@ impl Leases {
     }
 
     fn obey(&self, directive: Directive) {
+        let (Directive::Stop(id) | Directive::Answered(id)) = directive;
+        let Some(held) = self.locked(|held| held.get(&id).cloned()) else { return };
         match directive {
-            Directive::Stop(id) => self.stop(id),
-            Directive::Answered(id) => {
-                if let Some(held) = self.locked(|held| held.get(&id).cloned()) {
-                    held.context.answered();
-                }
-            }
+            // It may mean an earlier attempt, which this worker had too: a heartbeat tells.
+            Directive::Stop(_) if held.fence.attempt > 1 => self.hurry.notify_one(),
+            Directive::Stop(_) => self.stop(&held),
+            Directive::Answered(_) => held.context.answered(),
         }
     }
 
@@ -168,7 +167,13 @@ impl Leases {
         for held in held {
             held.change(|hold| hold.renewed = sent);
         }
-        directives.into_iter().for_each(|directive| self.obey(directive));
+        let held: HashMap<TaskId, &Arc<Held>> = held.iter().map(|held| (held.fence.id, held)).collect();
+        for directive in directives {
+            match directive {
+                Directive::Stop(id) => held.get(&id).into_iter().for_each(|held| self.stop(held)),
+                Directive::Answered(_) => self.obey(directive),
+            }
+        }
         Ok(())
     }
 
@@ -290,6 +295,7 @@ impl Leases {
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
+    use bytes::Bytes;
     use longhaul_core::{InputRequest, InputResponse, Outcome, Task};
     use longhaul_rpc::{Assignment, Claim, Directives, Report};
 
@@ -323,6 +329,14 @@ mod tests {
         }
 
         async fn collect(&self, _: Fence, _: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
+            unreachable!()
+        }
+
+        async fn record(&self, _: Fence, _: u32, _: Bytes) -> Result<(), Error> {
+            unreachable!()
+        }
+
+        async fn journal(&self, _: Fence, _: u32) -> Result<Vec<Bytes>, Error> {
             unreachable!()
         }
 

@@ -123,6 +123,7 @@ mod definition;
 pub mod demo;
 mod form;
 mod function;
+mod journal;
 mod json;
 mod leases;
 mod line;
@@ -142,9 +143,11 @@ mod worker;
 pub use answer::{Answer, Failure};
 pub use ask::{Ask, Content, ContentError, InputError, Response};
 pub use context::{Context, Ended, Status, TaskHandle};
+pub use journal::JournalError;
 pub use leases::Liveness;
 pub use longhaul_core::{
-    Caller, ClientCapabilities, Ending, Interruption, LogLevel, Principal, TaskId, TaskSupport, TenantId, Timestamp,
+    Caller, ClientCapabilities, Ending, Interruption, LogLevel, OnInterrupt, Principal, TaskId, TaskSupport, TenantId,
+    Timestamp,
 };
 pub use longhaul_rpc::client::Target;
 pub use longhaul_rpc::{Links, Listener, ServiceToken};

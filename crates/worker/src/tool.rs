@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use longhaul_core::limits::TOOL_NAME_BYTES_MAX;
-use longhaul_core::{ClientCapabilities, TaskSupport, ToolDef};
+use longhaul_core::{ClientCapabilities, OnInterrupt, Retry, TaskSupport, ToolDef};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::transform::ReplaceBoolSchemas;
 use schemars::{JsonSchema, Schema};
@@ -30,6 +30,7 @@ pub struct Tool {
     task_support: TaskSupport,
     decides: bool,
     needs: ClientCapabilities,
+    retry: Retry,
     function: Function,
 }
 
@@ -95,6 +96,7 @@ impl Tool {
             task_support: TaskSupport::default(),
             decides: false,
             needs: ClientCapabilities::default(),
+            retry: Retry::default(),
         }
     }
 
@@ -157,6 +159,20 @@ impl Tool {
         self
     }
 
+    /// What becomes of its tasks when their worker is lost, or ends before they do; `Fail` unless said. Say
+    /// [`Requeue`](OnInterrupt::Requeue) only if a run may happen twice; with [`Resume`](OnInterrupt::Resume) the tool goes
+    /// on from its [`journal`](Context::journal).
+    pub fn on_interrupt(mut self, policy: OnInterrupt) -> Self {
+        self.retry.on_interrupt = policy;
+        self
+    }
+
+    /// How often such a task is handed out at most; 3 unless said.
+    pub fn max_attempts(mut self, max: u32) -> Self {
+        self.retry.max_attempts = max;
+        self
+    }
+
     /// How long a call may run, without the time it waits for its caller's answers; if not said, as long as its caller or
     /// its task's time to live allows.
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -199,8 +215,8 @@ impl Tool {
         if Members::read(schema.as_bytes()).is_err() {
             return Err("its inputSchema must be an object".into());
         }
-        let Self { task_support, decides, needs, .. } = *self;
-        Ok(ToolDef { name: name.to_owned(), task_support, decides, needs, definition })
+        let Self { task_support, decides, needs, retry, .. } = *self;
+        Ok(ToolDef { name: name.to_owned(), task_support, decides, needs, retry, definition })
     }
 
     pub(crate) fn called(&self) -> &str {

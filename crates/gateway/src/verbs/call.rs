@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use longhaul_bus::{Control, Hint};
-use longhaul_core::{LimitScope, Outcome, Refusal, Target, Task, TaskId, TaskSupport, TtlWish};
+use longhaul_core::{LimitScope, Outcome, Refusal, Retry, Target, Task, TaskId, TaskSupport, TtlWish};
 use longhaul_mcp::{Call, Denial, Reply, Wants, outcome_status};
 use longhaul_policy::{Admitted, Wish};
 use longhaul_rpc::{Error, trace};
@@ -26,7 +26,7 @@ enum Way {
     /// At once.
     Inline { may_become_task: bool },
     /// With a task; or at once, if there is no room for the task and it need not be one.
-    Task { ttl: TtlWish, or_inline: bool },
+    Task { ttl: TtlWish, or_inline: bool, retry: Retry },
 }
 
 /// Carries out a call; `share` is what its body takes of the memory for bodies, until nobody needs the arguments any more.
@@ -72,10 +72,12 @@ pub(crate) async fn call(
     }
     let (admitted, share) = match way {
         Way::Inline { .. } => (admitted, share),
-        Way::Task { ttl, or_inline } => match create(asked, admitted, ttl, or_inline, &wanted, share).await? {
-            Created::Task(answer) => return Ok(answer),
-            Created::Full(admitted, share) => (admitted, share),
-        },
+        Way::Task { ttl, or_inline, retry } => {
+            match create(asked, admitted, ttl, or_inline, retry, &wanted, share).await? {
+                Created::Task(answer) => return Ok(answer),
+                Created::Full(admitted, share) => (admitted, share),
+            }
+        }
     };
     inline::begin(asked, workers, admitted, wanted, share, operation).await
 }
@@ -90,10 +92,10 @@ fn way(tool: &Offered, wants: Wants) -> Result<Way, Denial<'static>> {
         (Wants::Inline, Optional | Forbidden) | (Wants::Either, Forbidden) => {
             Ok(Way::Inline { may_become_task: false })
         }
-        (Wants::Task(ttl), Optional | Required) => Ok(Way::Task { ttl, or_inline: false }),
+        (Wants::Task(ttl), Optional | Required) => Ok(Way::Task { ttl, or_inline: false, retry: tool.retry }),
         (Wants::Either, Optional | Required) if tool.decides => Ok(Way::Inline { may_become_task: true }),
-        (Wants::Either, Optional) => Ok(Way::Task { ttl: TtlWish::Unsaid, or_inline: true }),
-        (Wants::Either, Required) => Ok(Way::Task { ttl: TtlWish::Unsaid, or_inline: false }),
+        (Wants::Either, Optional) => Ok(Way::Task { ttl: TtlWish::Unsaid, or_inline: true, retry: tool.retry }),
+        (Wants::Either, Required) => Ok(Way::Task { ttl: TtlWish::Unsaid, or_inline: false, retry: tool.retry }),
     }
 }
 
@@ -118,6 +120,7 @@ async fn create(
     admitted: Admitted,
     ttl: TtlWish,
     or_inline: bool,
+    retry: Retry,
     wanted: &Wanted,
     share: Option<OwnedSemaphorePermit>,
 ) -> Result<Created, No> {
@@ -132,6 +135,7 @@ async fn create(
         session: session.map(|session| session.to_string()),
         traceparent: trace::current().or_else(|| asked.trace.traceparent.clone()),
         client: asked.envelope.capabilities,
+        retry,
     };
     let (task, admitted) = admitted.task_or_call(id, wish).ok_or_else(|| asked.fault())?;
     let creating = {

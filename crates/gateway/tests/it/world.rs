@@ -191,6 +191,7 @@ impl Tasks for Store {
             updated_at: now,
             ttl_ms: TtlLimits::default().grant(new.ttl),
             client: new.client,
+            retry: longhaul_core::Retry::default(),
             inputs: Vec::new(),
         };
         tasks.insert(task.id, (task.clone(), None));
@@ -517,6 +518,7 @@ pub fn tool(name: &str, task_support: TaskSupport) -> ToolDef {
         name: name.into(),
         task_support,
         decides: false,
+        retry: longhaul_core::Retry::default(),
         needs: ClientCapabilities::default(),
         definition: definition.to_string().into(),
     }

@@ -52,6 +52,7 @@ pub(crate) mod tests {
             updated_at: Timestamp::from_micros(1_796_029_201_234_999),
             ttl_ms: None,
             client: ClientCapabilities::default(),
+            retry: longhaul_core::Retry::default(),
             inputs: Vec::new(),
         }
     }

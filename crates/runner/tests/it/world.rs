@@ -50,6 +50,7 @@ struct Store {
     directives: Mutex<Vec<futures::channel::mpsc::UnboundedSender<Directive>>>,
     /// Answers to questions of tasks that the worker has not collected.
     answers: Mutex<HashMap<TaskId, Vec<(u32, InputResponse)>>>,
+    journals: Mutex<HashMap<TaskId, Vec<Bytes>>>,
 }
 
 /// What a worker says of a task.
@@ -108,6 +109,19 @@ impl Work for Store {
         let answers = answers.entry(fence.id).or_default();
         answers.retain(|(nth, _)| !have.contains(nth));
         Ok(answers.clone())
+    }
+
+    async fn record(&self, fence: Fence, nth: u32, entry: Bytes) -> Result<(), Error> {
+        let mut journals = self.journals.lock().unwrap();
+        let journal = journals.entry(fence.id).or_default();
+        assert_eq!(journal.len() as u32 + 1, nth);
+        journal.push(entry);
+        Ok(())
+    }
+
+    async fn journal(&self, fence: Fence, after: u32) -> Result<Vec<Bytes>, Error> {
+        let journals = self.journals.lock().unwrap();
+        Ok(journals.get(&fence.id).map(|journal| journal[after as usize..].to_vec()).unwrap_or_default())
     }
 
     async fn complete(&self, fence: Fence, outcome: Outcome) -> Result<Task, Error> {
@@ -309,6 +323,7 @@ impl World {
             updated_at: now,
             ttl_ms: None,
             client: ANYTHING,
+            retry: longhaul_core::Retry::default(),
             inputs: Vec::new(),
         };
         let (sender, words) = mpsc::unbounded_channel();

@@ -197,6 +197,31 @@ pub(crate) struct Committed {
     pub claimed_at: Option<Timestamp>,
 }
 
+/// What became of a journal entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recorded {
+    /// It is there, and was perhaps there before.
+    There,
+    /// Its place is not the next one.
+    Gap,
+    Full,
+    /// The task is not held so.
+    NotHeld,
+}
+
+impl Recorded {
+    /// From what a statement saw: whether the task was held, whether the entry was added, how many were there before.
+    pub(crate) fn of(held: bool, added: bool, present: i64, nth: u32) -> Self {
+        match (held, added) {
+            (false, _) => Self::NotHeld,
+            (true, true) => Self::There,
+            (true, false) if present >= i64::from(nth) => Self::There,
+            (true, false) if present + 1 == i64::from(nth) => Self::Full,
+            (true, false) => Self::Gap,
+        }
+    }
+}
+
 /// A claim of queued tasks.
 #[derive(Debug, Clone)]
 pub(crate) struct Wish {
@@ -255,6 +280,11 @@ pub(crate) trait Store: Send + Sync {
     ) -> Answer<HashMap<TaskId, bool>>;
     /// Deletes the answers that have arrived; answers with the others, by number, or `None` if the task is not held so.
     async fn collect(&self, fence: &Fence, have: &[u32]) -> Answer<Option<Vec<(u32, Vec<u8>)>>>;
+    /// Adds a journal entry after those that are there, within [`JOURNAL_BYTES_MAX`](longhaul_core::limits::JOURNAL_BYTES_MAX).
+    async fn record(&self, fence: &Fence, nth: u32, sealed: &[u8]) -> Answer<Recorded>;
+    /// Journal entries after the first `after`, by number, at least one and up to so many bytes; `None` if the task is not
+    /// held so.
+    async fn journal(&self, fence: &Fence, after: u32, bytes_max: usize) -> Answer<Option<Vec<(u32, Vec<u8>)>>>;
     /// Makes a stream carry a task's questions for so long, unless another one does; zero lets go. Answers whether.
     async fn carry(&self, id: TaskId, stream: &str, lease: Duration) -> Answer<bool>;
     /// Tasks of an owner that have not expired, newest first.

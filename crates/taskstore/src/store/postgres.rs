@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use longhaul_core::limits::JOURNAL_BYTES_MAX;
 use longhaul_core::{Fence, LimitScope, LogLevel, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
 use longhaul_rpc::{Assignment, Position, SessionNote, TaskCount};
 use sqlx::postgres::{PgArguments, PgRow};
@@ -18,8 +19,8 @@ use sqlx::query::Query;
 use self::link::Lane;
 use super::row::{self, TaskRow as _, at, there};
 use super::{
-    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Retention, Store,
-    Wanted, Wish, Write, micros,
+    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Recorded, Retention,
+    Store, Wanted, Wish, Write, micros,
 };
 
 pub(crate) use self::link::{check_durability, check_schema, migrate};
@@ -166,6 +167,31 @@ impl Store for PostgresStore {
             .bind(have.iter().map(|nth| *nth as i32).collect::<Vec<_>>());
         let rows = self.calls.all("collect", query).await?;
         // A task without answers is a row without an answer.
+        Ok(if rows.is_empty() { None } else { Some(rows.iter().filter_map(row::answer).collect::<Result<_, _>>()?) })
+    }
+
+    async fn record(&self, fence: &Fence, nth: u32, sealed: &[u8]) -> Answer<Recorded> {
+        let query = sqlx::query(sql::RECORD)
+            .bind(fence.id.to_string())
+            .bind(fence.attempt as i32)
+            .bind(fence.token.0.clone())
+            .bind(nth as i32)
+            .bind(sealed.to_vec())
+            .bind(JOURNAL_BYTES_MAX as i64);
+        let row = self.calls.one("record", query).await?;
+        let present = there(row.long(1)?, "a count")?;
+        Ok(Recorded::of(row.int(0)? == Some(1), row.int(2)? == Some(1), present, nth))
+    }
+
+    async fn journal(&self, fence: &Fence, after: u32, bytes_max: usize) -> Answer<Option<Vec<(u32, Vec<u8>)>>> {
+        let query = sqlx::query(sql::JOURNAL)
+            .bind(fence.id.to_string())
+            .bind(fence.attempt as i32)
+            .bind(fence.token.0.clone())
+            .bind(after as i32)
+            .bind(bytes_max as i64);
+        let rows = self.calls.all("journal", query).await?;
+        // A task without entries is a row without an entry.
         Ok(if rows.is_empty() { None } else { Some(rows.iter().filter_map(row::answer).collect::<Result<_, _>>()?) })
     }
 
@@ -395,6 +421,8 @@ fn create(rows: &[NewRow], caps: Caps, lease: Duration) -> Sql {
         .bind(claimed().map(|claimed| claimed.map(|claimed| &*claimed.worker.incarnation)).collect::<Vec<_>>())
         .bind(claimed().map(|claimed| claimed.map(|claimed| &*claimed.token.0)).collect::<Vec<_>>())
         .bind(micros(lease))
+        .bind(rows.iter().map(|row| row.new.retry.on_interrupt.name()).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row::attempts(row.new.retry)).collect::<Vec<_>>())
 }
 
 fn commit(writes: &[Write]) -> Answer<Sql> {

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use longhaul_core::{
     CallError, Change, ClientCapabilities, Ending, Input, InputState, Interruption, Lease, LeaseToken, LogLevel,
-    Outcome, Phase, Principal, Progress, PromptDef, Question, ResourceDef, Task, TaskSupport, TemplateDef, TenantId,
-    Timestamp, ToolDef, WorkerId, WorkerInfo,
+    OnInterrupt, Outcome, Phase, Principal, Progress, PromptDef, Question, ResourceDef, Retry, Task, TaskSupport,
+    TemplateDef, TenantId, Timestamp, ToolDef, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{Assignment, SessionNote};
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,11 @@ macro_rules! task_columns {
             $t,
             ".client, ",
             $t,
-            ".inputs"
+            ".inputs, ",
+            $t,
+            ".on_interrupt, ",
+            $t,
+            ".max_attempts"
         )
     };
 }
@@ -92,8 +96,10 @@ pub(crate) mod at {
     pub const TTL_MS: usize = 20;
     pub const CLIENT: usize = 21;
     pub const INPUTS: usize = 22;
+    pub const ON_INTERRUPT: usize = 23;
+    pub const MAX_ATTEMPTS: usize = 24;
     /// What a statement selects beyond a task.
-    pub const MORE: usize = 23;
+    pub const MORE: usize = 25;
 }
 
 /// A row of either engine.
@@ -192,6 +198,11 @@ pub(crate) fn task<R: TaskRow>(row: &R) -> Result<Task, Fault> {
         updated_at: moment(row, at::UPDATED_AT)?,
         ttl_ms: row.long(at::TTL_MS)?.map(|ms| ms as u64),
         client: ClientCapabilities::from_bits(there(row.short(at::CLIENT)?, "client")? as u8),
+        retry: Retry {
+            on_interrupt: OnInterrupt::from_name(&there(row.text(at::ON_INTERRUPT)?, "on_interrupt")?)
+                .ok_or_else(|| Fault::Failed("an on_interrupt of another version".into()))?,
+            max_attempts: there(row.int(at::MAX_ATTEMPTS)?, "max_attempts")? as u32,
+        },
         inputs: match row.blob(at::INPUTS)? {
             Some(inputs) => inputs_from(&inputs)?,
             None => Vec::new(),
@@ -309,6 +320,11 @@ fn ending_from(text: &str) -> Result<Ending, Fault> {
     })
 }
 
+/// How often a task is handed out, as a column.
+pub(crate) fn attempts(retry: Retry) -> i32 {
+    i32::try_from(retry.max_attempts).unwrap_or(i32::MAX)
+}
+
 /// How a phase is spelt in a row.
 pub(crate) const fn phase(phase: &Phase) -> &'static str {
     match phase {
@@ -365,10 +381,11 @@ enum StoredQuestion {
     Roots,
 }
 
-/// The questions of a task as one column; `None` leaves what is stored. Only changes that the audit log records touch
-/// questions, so that a report moves none of their bytes.
+/// The questions of a task as one column; `None` leaves what is stored. Only changes that the audit log records, and a
+/// worker's loss, touch questions, so that a report moves none of their bytes.
 pub(crate) fn inputs(change: &Change) -> Result<Option<Vec<u8>>, Fault> {
-    if change.event.is_none() || change.task.inputs.is_empty() {
+    let is_report = change.event.is_none() && change.task.phase != Phase::Queued;
+    if is_report || change.task.inputs.is_empty() {
         return Ok(None);
     }
     let question = |question: &Question| {
@@ -406,9 +423,18 @@ fn inputs_from(column: &[u8]) -> Result<Vec<Input>, Fault> {
     }))
 }
 
-/// A row of an earlier version lacks the last two.
+/// A row of an earlier version lacks the last ones.
 #[derive(Serialize, Deserialize)]
-struct StoredTool(String, u8, String, #[serde(default)] bool, #[serde(default)] u8);
+struct StoredTool(
+    String,
+    u8,
+    String,
+    #[serde(default)] bool,
+    #[serde(default)] u8,
+    /// What an interruption does, and how often its tasks are handed out.
+    #[serde(default)]
+    Option<(String, u32)>,
+);
 
 /// What a worker offers beside tools; a row of an earlier version has none of it.
 #[derive(Default, Serialize, Deserialize)]
@@ -432,7 +458,8 @@ pub(crate) fn offers(worker: &WorkerInfo) -> Result<(Vec<u8>, Option<Vec<u8>>), 
             TaskSupport::Required => 2,
         };
         let (name, definition) = pair(&tool.name, &tool.definition)?;
-        Ok(StoredTool(name, support, definition, tool.decides, tool.needs.bits()))
+        let retry = (tool.retry.on_interrupt.name().to_owned(), tool.retry.max_attempts);
+        Ok(StoredTool(name, support, definition, tool.decides, tool.needs.bits(), Some(retry)))
     });
     let offers = StoredOffers {
         prompts: prompts.iter().map(|one| pair(&one.name, &one.definition)).collect::<Result<_, _>>()?,
@@ -445,7 +472,10 @@ pub(crate) fn offers(worker: &WorkerInfo) -> Result<(Vec<u8>, Option<Vec<u8>>), 
     Ok((json(&tools.collect::<Result<Vec<_>, Fault>>()?)?, offers))
 }
 
-fn tool_from(StoredTool(name, support, definition, decides, needs): StoredTool) -> ToolDef {
+fn tool_from(StoredTool(name, support, definition, decides, needs, retry): StoredTool) -> ToolDef {
+    let retry = retry.and_then(|(policy, max_attempts)| {
+        Some(Retry { on_interrupt: OnInterrupt::from_name(&policy)?, max_attempts })
+    });
     ToolDef {
         name,
         task_support: match support {
@@ -455,6 +485,7 @@ fn tool_from(StoredTool(name, support, definition, decides, needs): StoredTool) 
         },
         decides,
         needs: ClientCapabilities::from_bits(needs),
+        retry: retry.unwrap_or_default(),
         definition: definition.into(),
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use longhaul_core::{Clock, Event, Fence, LimitScope, LogLevel, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
+use longhaul_core::limits::JOURNAL_BYTES_MAX;
+use longhaul_core::{Clock, Event, Fence, LimitScope, LogLevel, Phase, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
 use longhaul_rpc::{Assignment, Position, SessionNote, TaskCount};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::query::Query;
@@ -21,8 +22,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::row::{self, TaskRow as _, at, task_columns, there};
 use super::{
-    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Retention, Store,
-    Wanted, Wish, Write, micros,
+    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Recorded, Retention,
+    Store, Wanted, Wish, Write, micros,
 };
 
 /// How long a statement waits for another process that writes.
@@ -45,6 +46,7 @@ impl SqliteStore {
         let migrations = vec![
             migration(1, "tasks", include_str!("../../../../migrations/sqlite/0001_tasks.sql")),
             migration(2, "inputs", include_str!("../../../../migrations/sqlite/0002_inputs.sql")),
+            migration(6, "attempts", include_str!("../../../../migrations/sqlite/0006_attempts.sql")),
         ];
         let migrated = Migrator::with_migrations(migrations).run_direct(None, &mut writer, false).await;
         migrated.with_context(|| format!("{url}: the schema cannot be brought up to date"))?;
@@ -153,9 +155,10 @@ impl Store for SqliteStore {
             let insert = sqlx::query(
                 // One that runs already is as if it had been claimed, in a place that no claim gives.
                 "INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent,
-                   created_at, updated_at, client, phase, attempt, worker_name, worker_incarnation, lease_token, lease_slot,
-                   lease_until, claimed_at)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7 + ?6 * 1000, ?8, ?9, ?10, ?7, ?7, ?11, iif(?14 IS NULL, 'queued', 'running'),
+                   created_at, updated_at, client, on_interrupt, max_attempts, phase, attempt, worker_name, worker_incarnation,
+                   lease_token, lease_slot, lease_until, claimed_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7 + ?6 * 1000, ?8, ?9, ?10, ?7, ?7, ?11, ?16, ?17,
+                   iif(?14 IS NULL, 'queued', 'running'),
                    ?14 IS NOT NULL, ?12, ?13, ?14, iif(?14 IS NULL, NULL, 0), iif(?14 IS NULL, NULL, ?7 + ?15),
                    iif(?14 IS NULL, NULL, ?7))",
             )
@@ -173,7 +176,9 @@ impl Store for SqliteStore {
             .bind(claimed.map(|claimed| &*claimed.worker.name))
             .bind(claimed.map(|claimed| &*claimed.worker.incarnation))
             .bind(claimed.map(|claimed| &*claimed.token.0))
-            .bind(micros(lease));
+            .bind(micros(lease))
+            .bind(new.retry.on_interrupt.name())
+            .bind(row::attempts(new.retry));
             work.run(insert).await?;
             work.run(audit(&new.id.to_string(), Event::Created.name(), now)).await?;
             work.count(tenant, &row.owner, 1, 1).await?;
@@ -243,8 +248,11 @@ impl Store for SqliteStore {
                 let insert = sqlx::query("INSERT INTO answers (task_id, nth, sealed) VALUES (?1, ?2, ?3)");
                 work.run(insert.bind(task.id.to_string()).bind(*nth as i32).bind(&**sealed)).await?;
             }
-            if task.ending().is_some() {
+            if !matches!(task.phase, Phase::Running(_)) {
                 work.run(sqlx::query(FORGET).bind(task.id.to_string())).await?;
+            }
+            if task.ending().is_some() {
+                work.run(sqlx::query(CLOSE).bind(task.id.to_string())).await?;
                 work.count(task.owner.tenant.as_str(), &task.owner.owner(), -1, 0).await?;
             }
             answers.push(Some(Committed { updated_at, claimed_at: row.long(1)?.map(Timestamp::from_micros) }));
@@ -318,11 +326,7 @@ impl Store for SqliteStore {
     async fn collect(&self, fence: &Fence, have: &[u32]) -> Answer<Option<Vec<(u32, Vec<u8>)>>> {
         let mut work = self.begin().await?;
         let id = fence.id.to_string();
-        let held = sqlx::query(
-            "SELECT 1 FROM tasks WHERE id = ?1 AND attempt = ?2 AND lease_token = ?3 AND phase = 'running'",
-        );
-        let held = held.bind(&id).bind(fence.attempt as i32).bind(&fence.token.0);
-        if work.all(held).await?.is_empty() {
+        if work.all(held(fence)).await?.is_empty() {
             return work.commit(None).await;
         }
         for nth in have {
@@ -332,6 +336,38 @@ impl Store for SqliteStore {
         let rest = sqlx::query("SELECT nth, sealed FROM answers WHERE task_id = ?1 ORDER BY nth").bind(&id);
         let rest = work.all(rest).await?.iter().filter_map(row::answer).collect::<Result<_, _>>()?;
         work.commit(Some(rest)).await
+    }
+
+    async fn record(&self, fence: &Fence, nth: u32, sealed: &[u8]) -> Answer<Recorded> {
+        let mut work = self.begin().await?;
+        let id = fence.id.to_string();
+        let is_held = !work.all(held(fence)).await?.is_empty();
+        let present = sqlx::query("SELECT count(*), coalesce(sum(length(sealed)), 0) FROM journal WHERE task_id = ?1");
+        let present = work.all(present.bind(&id)).await?.pop();
+        let present = there(present, "a count")?;
+        let (entries, bytes) = (there(present.long(0)?, "a count")?, there(present.long(1)?, "a sum")?);
+        let fits = bytes + sealed.len() as i64 <= JOURNAL_BYTES_MAX as i64;
+        let is_added = is_held && entries + 1 == i64::from(nth) && fits;
+        if is_added {
+            let insert = sqlx::query("INSERT INTO journal (task_id, nth, sealed) VALUES (?1, ?2, ?3)");
+            work.run(insert.bind(&id).bind(nth as i32).bind(sealed)).await?;
+        }
+        work.commit(Recorded::of(is_held, is_added, entries, nth)).await
+    }
+
+    async fn journal(&self, fence: &Fence, after: u32, bytes_max: usize) -> Answer<Option<Vec<(u32, Vec<u8>)>>> {
+        let mut reader = self.reader.lock().await;
+        if all(&mut reader, held(fence)).await?.is_empty() {
+            return Ok(None);
+        }
+        let entries = sqlx::query(
+            "SELECT nth, sealed FROM (
+               SELECT nth, sealed, sum(length(sealed)) OVER (ORDER BY nth) - length(sealed) AS before
+               FROM journal WHERE task_id = ?1 AND nth > ?2
+             ) WHERE before < ?3 ORDER BY nth",
+        );
+        let entries = entries.bind(fence.id.to_string()).bind(after as i32).bind(bytes_max as i64);
+        all(&mut reader, entries).await?.iter().filter_map(row::answer).collect::<Result<_, _>>().map(Some)
     }
 
     async fn carry(&self, id: TaskId, stream: &str, lease: Duration) -> Answer<bool> {
@@ -595,6 +631,14 @@ impl SqliteStore {
     }
 }
 
+/// Whether a task is held so.
+fn held(fence: &Fence) -> Sql<'static> {
+    sqlx::query("SELECT 1 FROM tasks WHERE id = ?1 AND attempt = ?2 AND lease_token = ?3 AND phase = 'running'")
+        .bind(fence.id.to_string())
+        .bind(fence.attempt as i32)
+        .bind(fence.token.0.clone())
+}
+
 /// Records what a task has become.
 fn audit(id: &str, event: &'static str, at: i64) -> Sql<'static> {
     sqlx::query(
@@ -628,6 +672,7 @@ WHERE id = ?1 AND version = ?2 - 1 AND phase <> 'ended'
 RETURNING updated_at, claimed_at";
 
 const FORGET: &str = "DELETE FROM answers WHERE task_id = ?1";
+const CLOSE: &str = "DELETE FROM journal WHERE task_id = ?1";
 
 const HELD: &str = concat!(
     "SELECT ",

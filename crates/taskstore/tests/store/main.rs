@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that finds something else than it expects shall panic")]
 
+mod again;
 mod concurrency;
 mod inputs;
 mod leases;

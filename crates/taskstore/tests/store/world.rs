@@ -206,6 +206,7 @@ pub fn new_task(owner: &Principal) -> NewTask {
         session: None,
         traceparent: None,
         client: ClientCapabilities { elicitation_form: true, elicitation_url: true, ..Default::default() },
+        retry: longhaul_core::Retry::default(),
         claimed: None,
     }
 }
@@ -220,6 +221,7 @@ pub fn worker_info(id: &WorkerId, tools: &[&str]) -> WorkerInfo {
         task_support: TaskSupport::Required,
         decides: true,
         needs: ClientCapabilities { roots: true, ..Default::default() },
+        retry: longhaul_core::Retry { on_interrupt: longhaul_core::OnInterrupt::Resume, max_attempts: 5 },
         definition: format!(r#"{{"name":"{name}","x":1e2}}"#).into(),
     };
     let json = |text: &'static str| Bytes::from_static(text.as_bytes());

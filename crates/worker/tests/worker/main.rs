@@ -1,6 +1,8 @@
 //! A worker against a task-store in memory, over the real gRPC, under a clock that jumps.
 
 #[cfg(test)]
+mod again;
+#[cfg(test)]
 mod asking;
 #[cfg(test)]
 mod becoming;

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use longhaul_core::{
-    Caller, Change, Claimed, ClientCapabilities, Fence, InputKey, InputRequest, InputResponse, Lease, Outcome, Phase,
-    Principal, Refusal, Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
+    Caller, Change, Claimed, ClientCapabilities, Fence, InputKey, InputRequest, InputResponse, Lease, OnInterrupt,
+    Outcome, Phase, Principal, Refusal, Retry, Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, Target};
 use longhaul_rpc::{
@@ -58,6 +58,8 @@ pub struct Faults {
     pub mute: bool,
     /// Nor repeated in answers to heartbeats.
     pub forgetful: bool,
+    /// So many entries are recorded without an answer.
+    pub record_answers_lost: u32,
 }
 
 #[derive(Default)]
@@ -66,6 +68,7 @@ struct State {
     queue: Vec<TaskId>,
     /// What was answered and not collected.
     answers: HashMap<TaskId, Vec<(u32, InputResponse)>>,
+    journals: HashMap<TaskId, Vec<Bytes>>,
     asked: Vec<(Instant, Asked)>,
     directives: Option<mpsc::UnboundedSender<Directive>>,
     faults: Faults,
@@ -151,12 +154,32 @@ impl Store {
                 updated_at: Timestamp::from_micros(0),
                 ttl_ms: Some(1000),
                 client,
+                retry: Retry::default(),
                 inputs: Vec::new(),
             };
             state.tasks.insert(id, (task, Bytes::copy_from_slice(arguments.as_bytes()), None));
             state.queue.push(id);
             id
         })
+    }
+
+    /// Queues a task that is handed out again when its worker is lost.
+    pub fn create_again(&self, tool: &str, policy: OnInterrupt) -> TaskId {
+        let id = self.create(tool, "{}");
+        self.locked(|state| {
+            state.tasks.get_mut(&id).unwrap().0.retry = Retry { on_interrupt: policy, max_attempts: 3 }
+        });
+        id
+    }
+
+    /// Takes a task from its worker, as if that had not been heard of for a lease, and queues it again.
+    pub fn lose(&self, id: TaskId) {
+        self.locked(|state| {
+            let change = state.tasks[&id].0.clone().interrupt(Timestamp::from_micros(i64::MAX)).unwrap();
+            state.commit(change);
+            state.queue.push(id);
+            state.direct(Directive::Stop(id));
+        });
     }
 
     /// Creates a task for a call that has begun already.
@@ -289,7 +312,7 @@ impl State {
         entry.2 = change.outcome.or(entry.2.take());
         let answers = self.answers.entry(change.task.id).or_default();
         answers.extend(change.responses);
-        if change.task.ending().is_some() {
+        if !matches!(change.task.phase, Phase::Running(_)) {
             answers.clear();
         }
         change.task
@@ -362,9 +385,10 @@ impl Work for Store {
             std::future::pending::<()>().await;
         }
         self.record(Asked::Heartbeat(leases.clone()));
-        let directive = |(id, _)| {
+        let directive = |(id, attempt)| {
             self.locked_quietly(|state| {
-                if state.tasks[&id].0.ending().is_some() {
+                let task = &state.tasks[&id].0;
+                if task.attempt != attempt || !matches!(task.phase, Phase::Running(_)) {
                     return Some(Directive::Stop(id));
                 }
                 let answered = !state.faults.forgetful && state.answers.get(&id).is_some_and(|left| !left.is_empty());
@@ -405,6 +429,30 @@ impl Work for Store {
             let left = state.answers.entry(fence.id).or_default();
             left.retain(|(nth, _)| !have.contains(nth));
             Ok(left.clone())
+        })
+    }
+
+    async fn record(&self, fence: Fence, nth: u32, entry: Bytes) -> Result<(), Error> {
+        self.locked(|state| {
+            state.tasks[&fence.id].0.held_under(&fence)?;
+            let journal = state.journals.entry(fence.id).or_default();
+            if journal.len() as u32 + 1 == nth {
+                journal.push(entry);
+            }
+            if state.faults.record_answers_lost > 0 {
+                state.faults.record_answers_lost -= 1;
+                return lost();
+            }
+            Ok(())
+        })
+    }
+
+    async fn journal(&self, fence: Fence, after: u32) -> Result<Vec<Bytes>, Error> {
+        self.locked_quietly(|state| {
+            state.tasks[&fence.id].0.held_under(&fence)?;
+            let journal = state.journals.get(&fence.id).map(Vec::as_slice).unwrap_or_default();
+            // In pages of two.
+            Ok(journal[after as usize..].iter().take(2).cloned().collect())
         })
     }
 

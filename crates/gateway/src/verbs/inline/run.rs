@@ -8,7 +8,7 @@ use futures::{StreamExt as _, stream};
 use http::StatusCode;
 use longhaul_core::input::QUESTIONS_MAX;
 use longhaul_core::{
-    CallError, Claimed, ClientCapabilities, InputResponse, Outcome, Principal, Refusal, TaskId, TtlWish,
+    CallError, Claimed, ClientCapabilities, InputResponse, Outcome, Principal, Refusal, Retry, TaskId, TtlWish,
 };
 use longhaul_mcp::errors::{Denial, Rejection, code};
 use longhaul_mcp::seal::RunQuestion;
@@ -271,6 +271,8 @@ impl Run {
             session: self.asked.tag().map(|tag| tag.to_string()),
             traceparent: trace::current().or_else(|| self.asked.trace.traceparent.clone()),
             client: self.asked.envelope.capabilities,
+            // It has a past that nobody else could go on from.
+            retry: Retry::default(),
         };
         let becoming = self.becoming.take().filter(|_| self.wanted.may_become_task);
         let created = match becoming.and_then(|becoming| becoming.new_task(id, wish, claimed)) {

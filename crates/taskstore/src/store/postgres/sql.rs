@@ -10,9 +10,9 @@ pub(super) const CREATE: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 n AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bigint[], $7::bytea[], $8::text[],
-    $9::text[], $13::int2[], $14::text[], $15::text[], $16::text[])
+    $9::text[], $13::int2[], $14::text[], $15::text[], $16::text[], $18::text[], $19::int[])
     WITH ORDINALITY AS n(id, tenant, owner, tool, arguments, ttl_ms, progress_token, session, traceparent, client,
-      worker_name, worker_incarnation, lease_token, at)
+      worker_name, worker_incarnation, lease_token, on_interrupt, max_attempts, at)
 ),
 counter AS MATERIALIZED (
   SELECT c.tenant, c.owner, c.open FROM counters c
@@ -46,8 +46,10 @@ of_tenant AS MATERIALIZED (
 ),
 added AS (
   INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent, created_at, updated_at,
-    client, phase, attempt, worker_name, worker_incarnation, lease_token, lease_slot, lease_until, claimed_at)
+    client, on_interrupt, max_attempts, phase, attempt, worker_name, worker_incarnation, lease_token, lease_slot, lease_until,
+    claimed_at)
   SELECT id, tenant, owner, tool, arguments, ttl_ms, now + ttl_ms * 1000, progress_token, session, traceparent, now, now, client,
+    on_interrupt, max_attempts,
     -- One that runs already is as if it had been claimed, in a place that no claim gives.
     CASE WHEN lease_token IS NULL THEN 'queued' ELSE 'running' END, (lease_token IS NOT NULL)::int, worker_name, worker_incarnation,
     lease_token, CASE WHEN lease_token IS NOT NULL THEN 0 END, CASE WHEN lease_token IS NOT NULL THEN now + $17 END,
@@ -125,7 +127,8 @@ done AS (
     AND (c.token IS NULL OR (t.lease_token = c.token AND t.attempt = c.attempt))
     AND (NOT c.overdue OR t.lease_until <= clock.now)
   RETURNING c.at, t.id, t.tenant, t.owner, t.tool, t.version, t.ending, t.updated_at, t.claimed_at, t.traceparent, c.event,
-    t.inputs IS NOT NULL AS asked
+    -- Its questions, and the answers to them, are over.
+    t.inputs IS NOT NULL AND t.phase <> 'running' AS asked, t.ending IS NOT NULL AND t.on_interrupt = 'resume' AS wrote
 ),
 answered AS (
   INSERT INTO answers (task_id, nth, sealed)
@@ -135,8 +138,12 @@ answered AS (
 -- Task by task, by their key, and only of tasks that asked: a join might be planned as a walk through all answers.
 forgotten AS (
   DELETE FROM answers WHERE ctid = ANY (ARRAY(
-    SELECT a.ctid FROM done, LATERAL (SELECT ctid FROM answers WHERE task_id = done.id OFFSET 0) a
-    WHERE done.ending IS NOT NULL AND done.asked
+    SELECT a.ctid FROM done, LATERAL (SELECT ctid FROM answers WHERE task_id = done.id OFFSET 0) a WHERE done.asked
+  ))
+),
+closed AS (
+  DELETE FROM journal WHERE ctid = ANY (ARRAY(
+    SELECT j.ctid FROM done, LATERAL (SELECT ctid FROM journal WHERE task_id = done.id OFFSET 0) j WHERE done.wrote
   ))
 ),
 audited AS (
@@ -231,6 +238,34 @@ arrived AS (
   DELETE FROM answers a USING held WHERE a.task_id = $1 AND a.nth = ANY ($4::int[])
 )
 SELECT a.nth, a.sealed FROM held LEFT JOIN answers a ON a.task_id = $1 AND a.nth <> ALL ($4::int[]) ORDER BY a.nth";
+
+// record
+//
+// The task is locked before its journal, as in an ending. An entry that is there already was written by the same worker.
+pub(super) const RECORD: &str = "
+WITH held AS MATERIALIZED (
+  SELECT id FROM tasks WHERE id = $1 AND attempt = $2 AND lease_token = $3 AND coalesce(phase, '') = 'running' FOR NO KEY UPDATE
+),
+present AS MATERIALIZED (
+  SELECT count(*) AS entries, coalesce(sum(octet_length(sealed)), 0) AS bytes FROM journal WHERE task_id = $1
+),
+added AS (
+  INSERT INTO journal (task_id, nth, sealed) SELECT $1, $4, $5 FROM held, present
+  WHERE entries = $4 - 1 AND bytes + octet_length($5) <= $6
+  ON CONFLICT DO NOTHING
+  RETURNING 1
+)
+SELECT (EXISTS (SELECT FROM held))::int, entries, (EXISTS (SELECT FROM added))::int FROM present";
+
+// journal
+pub(super) const JOURNAL: &str = "
+WITH held AS MATERIALIZED (
+  SELECT id FROM tasks WHERE id = $1 AND attempt = $2 AND lease_token = $3 AND coalesce(phase, '') = 'running'
+)
+SELECT j.nth, j.sealed FROM held LEFT JOIN (
+  SELECT nth, sealed, sum(octet_length(sealed)) OVER (ORDER BY nth) - octet_length(sealed) AS before
+  FROM journal WHERE task_id = $1 AND nth > $4
+) j ON j.before < $5 ORDER BY j.nth";
 
 // carry
 pub(super) const CARRY: &str = "
