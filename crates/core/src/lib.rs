@@ -20,6 +20,7 @@ pub mod refusal;
 pub mod task;
 pub mod time;
 pub mod tool;
+pub mod trace;
 pub mod verbs;
 
 pub use audit::Event;
@@ -32,4 +33,5 @@ pub use refusal::{Check, Denied, LimitScope, Refusal};
 pub use task::{CallError, Ending, Fence, Interruption, Lease, OnInterrupt, Outcome, Phase, Progress, Retry, Task};
 pub use time::{Clock, TestClock, Timestamp};
 pub use tool::{PromptDef, ResourceDef, Target, TaskSupport, TemplateDef, ToolDef, WorkerInfo};
+pub use trace::TraceContext;
 pub use verbs::Change;

@@ -6,6 +6,7 @@ use crate::client::ClientCapabilities;
 use crate::id::{LeaseToken, TaskId, WorkerId};
 use crate::principal::Principal;
 use crate::task::Retry;
+use crate::trace::TraceContext;
 
 /// An admitted call that is to become a task. Only the policy chain makes one for a client's call.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,8 +25,8 @@ pub struct NewTask {
     pub progress_token: Option<Bytes>,
     /// The tag of the session it came in.
     pub session: Option<String>,
-    /// The trace it belongs to (W3C `traceparent`).
-    pub traceparent: Option<String>,
+    /// The trace it belongs to.
+    pub trace: TraceContext,
     /// What its creator can be asked, as it said in the creating call or its session.
     pub client: ClientCapabilities,
     /// Whether it is handed out again when its worker is lost.

@@ -1,17 +1,10 @@
 //! What a client wants, said in no dialect.
 
 use bytes::Bytes;
-pub use longhaul_core::ClientCapabilities;
+pub use longhaul_core::{ClientCapabilities, TraceContext};
 use longhaul_core::{LogLevel, Target, TaskId, TtlWish};
 
 use crate::jsonrpc::RequestId;
-
-/// The longest `tracestate` kept, in bytes (W3C Trace Context asks for 512).
-const TRACESTATE_BYTES_MAX: usize = 512;
-/// The longest `baggage` kept, in bytes (W3C Baggage asks for 8192).
-const BAGGAGE_BYTES_MAX: usize = 8192;
-/// The longest `traceparent` kept, in bytes; version 00 has 55.
-const TRACEPARENT_BYTES_MAX: usize = 128;
 
 /// A request that is well formed.
 #[derive(Debug, Clone, PartialEq)]
@@ -192,90 +185,4 @@ pub enum Notification {
     },
     /// One that changes nothing here, or makes no sense.
     Other,
-}
-
-/// A W3C trace context; whatever has not the right shape is left out.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TraceContext {
-    /// `traceparent`
-    pub traceparent: Option<String>,
-    /// `tracestate`; only beside a `traceparent`.
-    pub tracestate: Option<String>,
-    /// `baggage`
-    pub baggage: Option<String>,
-}
-
-impl TraceContext {
-    /// Keeps what is well formed and short enough, whether it came in headers or in `_meta` (SEP-414).
-    pub fn new(traceparent: Option<&str>, tracestate: Option<&str>, baggage: Option<&str>) -> Self {
-        let traceparent = traceparent.filter(|text| is_traceparent(text));
-        let tracestate = tracestate.filter(|text| traceparent.is_some() && is_printable(text, TRACESTATE_BYTES_MAX));
-        let baggage = baggage.filter(|text| is_printable(text, BAGGAGE_BYTES_MAX));
-        Self {
-            traceparent: traceparent.map(str::to_owned),
-            tracestate: tracestate.map(str::to_owned),
-            baggage: baggage.map(str::to_owned),
-        }
-    }
-}
-
-fn is_printable(text: &str, max: usize) -> bool {
-    !text.is_empty() && text.len() <= max && text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
-}
-
-/// W3C Trace Context, section 3.2: version, trace id, parent id and flags in lower-case hex; ids are not all zero.
-fn is_traceparent(text: &str) -> bool {
-    let hex = |field: &str, length| {
-        field.len() == length && field.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-    };
-    let mut fields = text.split('-');
-    let mut field = |length| fields.next().filter(|field| hex(field, length));
-    let (Some(version), Some(trace), Some(parent), Some(_flags)) = (field(2), field(32), field(16), field(2)) else {
-        return false;
-    };
-    let nonzero = |id: &str| id.bytes().any(|byte| byte != b'0');
-    // Later versions may add fields; version 00 has none.
-    let more = fields.next().is_some();
-    version != "ff"
-        && !(more && version == "00")
-        && nonzero(trace)
-        && nonzero(parent)
-        && is_printable(text, TRACEPARENT_BYTES_MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-
-    #[test]
-    fn only_a_well_formed_trace_context_is_kept() {
-        let later = PARENT.replacen("00", "01", 1) + "-more";
-        for good in [PARENT, &later] {
-            let trace = TraceContext::new(Some(good), Some("a=b"), Some("k=v"));
-            assert_eq!(trace.traceparent.as_deref(), Some(good));
-            assert_eq!(trace.tracestate.as_deref(), Some("a=b"));
-        }
-        for bad in [
-            "",
-            "00",
-            &PARENT[..54],
-            &PARENT.to_uppercase(),
-            &format!("{PARENT}-more"),
-            &PARENT.replacen("00", "ff", 1),
-            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
-            &format!("01{}-{}", &PARENT[2..], "x".repeat(100)),
-            &format!("01{}-\n", &PARENT[2..]),
-        ] {
-            let trace = TraceContext::new(Some(bad), Some("a=b"), None);
-            assert_eq!(trace, TraceContext::default(), "{bad}");
-        }
-        let long = "x".repeat(BAGGAGE_BYTES_MAX + 1);
-        for bad in ["", "k=\r\n", "k=é", &long] {
-            let trace = TraceContext::new(Some(PARENT), Some(bad), Some(bad));
-            assert_eq!((trace.tracestate, trace.baggage), (None, None));
-        }
-    }
 }

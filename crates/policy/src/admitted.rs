@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use longhaul_core::{Claimed, ClientCapabilities, NewTask, Principal, Retry, Target, TaskId, TtlWish};
+use longhaul_core::{Claimed, ClientCapabilities, NewTask, Principal, Retry, Target, TaskId, TraceContext, TtlWish};
 use longhaul_rpc::{Invocation, Line};
 
 use crate::chain::Call;
@@ -33,8 +33,8 @@ pub struct Wish {
     pub progress_token: Option<Bytes>,
     /// The tag of the session it came in.
     pub session: Option<String>,
-    /// The trace that the call belongs to (W3C `traceparent`).
-    pub traceparent: Option<String>,
+    /// The trace that the call belongs to.
+    pub trace: TraceContext,
     /// What the caller can be asked.
     pub client: ClientCapabilities,
     /// Whether the task is handed out again when its worker is lost; its tool says so.
@@ -60,8 +60,8 @@ impl Admitted {
     /// The call as one that is answered at once, or goes on as a task.
     pub fn invocation(self, how: How) -> (Invocation, Becoming) {
         let (principal, Call { target, arguments }) = (self.principal.clone(), self.call.clone());
-        let How { client, line, park, may_become_task } = how;
-        let invocation = Invocation { principal, target, arguments, client, line, park, may_become_task };
+        let How { client, line, park, may_become_task, trace } = how;
+        let invocation = Invocation { principal, target, arguments, client, line, park, may_become_task, trace };
         (invocation, Becoming(self))
     }
 
@@ -71,15 +71,15 @@ impl Admitted {
     }
 
     fn task(self, id: TaskId, wish: Wish, claimed: Option<Claimed>) -> Option<NewTask> {
-        let Wish { ttl, progress_token, session, traceparent, client, retry } = wish;
+        let Wish { ttl, progress_token, session, trace, client, retry } = wish;
         let Self { principal: owner, call: Call { target, arguments } } = self;
         let Target::Tool(tool) = target else { return None };
-        Some(NewTask { id, owner, tool, arguments, ttl, progress_token, session, traceparent, client, retry, claimed })
+        Some(NewTask { id, owner, tool, arguments, ttl, progress_token, session, trace, client, retry, claimed })
     }
 }
 
 /// How a call is to be answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct How {
     /// What its caller can be asked.
     pub client: ClientCapabilities,
@@ -89,6 +89,8 @@ pub struct How {
     pub park: Option<Duration>,
     /// Whether it may go on as a task.
     pub may_become_task: bool,
+    /// The trace that the call belongs to.
+    pub trace: TraceContext,
 }
 
 /// A call that was let in, has begun, and may go on as a task in the hands that have it.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use longhaul_core::{
     Claimed, ClientCapabilities, InputRequest, InputResponse, LogLevel, LogMessage, Outcome, Principal, Progress,
-    Target, Task,
+    Target, Task, TraceContext,
 };
 
 use crate::Error;
@@ -50,6 +50,8 @@ pub struct Invocation {
     pub park: Option<Duration>,
     /// Whether the run may go on as a task.
     pub may_become_task: bool,
+    /// The trace that the call belongs to.
+    pub trace: TraceContext,
 }
 
 /// What a caller wants to hear while it waits.

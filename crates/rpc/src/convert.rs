@@ -6,7 +6,7 @@ use longhaul_core::{
     CallError, Caller, Check, Claimed, ClientCapabilities, Denied, Ending, Fence, Input, InputKey, InputRequest,
     InputResponse, InputState, Interruption, Lease, LeaseToken, LimitScope, LogLevel, LogMessage, NewTask, OnInterrupt,
     Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal, ResourceDef, Retry, Target, Task, TaskId,
-    TaskSupport, TemplateDef, TenantId, Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
+    TaskSupport, TemplateDef, TenantId, Timestamp, ToolDef, TraceContext, TtlWish, WorkerId, WorkerInfo,
 };
 
 use crate::pb;
@@ -42,6 +42,16 @@ pub(crate) fn principal_from(principal: Option<pb::Principal>) -> Read<Principal
     Ok(Principal { tenant: TenantId::new(principal.tenant), caller })
 }
 
+fn trace_to(trace: TraceContext) -> pb::TraceContext {
+    let TraceContext { traceparent, tracestate, baggage } = trace;
+    pb::TraceContext { traceparent, tracestate, baggage }
+}
+
+fn trace_from(trace: Option<pb::TraceContext>) -> TraceContext {
+    let pb::TraceContext { traceparent, tracestate, baggage } = trace.unwrap_or_default();
+    TraceContext { traceparent, tracestate, baggage }
+}
+
 pub(crate) fn new_task_to(task: NewTask) -> pb::NewTask {
     use pb::ttl_wish::Wish;
     let ttl = match task.ttl {
@@ -57,7 +67,7 @@ pub(crate) fn new_task_to(task: NewTask) -> pb::NewTask {
         ttl: ttl.map(|wish| pb::TtlWish { wish: Some(wish) }),
         progress_token: task.progress_token,
         session: task.session,
-        traceparent: task.traceparent,
+        trace: Some(trace_to(task.trace)),
         client: task.client.bits().into(),
         claimed: task.claimed.map(claimed_to),
         retry: Some(retry_to(task.retry)),
@@ -111,7 +121,7 @@ pub(crate) fn new_task_from(task: pb::NewTask) -> Read<NewTask> {
         },
         progress_token: task.progress_token,
         session: task.session,
-        traceparent: task.traceparent,
+        trace: trace_from(task.trace),
         client: client_from(task.client)?,
         claimed: task.claimed.map(claimed_from).transpose()?,
         retry: retry_from(task.retry)?,
@@ -523,13 +533,13 @@ pub(crate) fn claim_from(claim: pb::Claim) -> Read<Claim> {
 }
 
 pub(crate) fn assignment_to(assignment: Assignment) -> pb::Assignment {
-    let Assignment { task, arguments, traceparent } = assignment;
-    pb::Assignment { task: Some(task_to(task)), arguments, traceparent }
+    let Assignment { task, arguments, trace } = assignment;
+    pb::Assignment { task: Some(task_to(task)), arguments, trace: Some(trace_to(trace)) }
 }
 
 pub(crate) fn assignment_from(assignment: pb::Assignment) -> Read<Assignment> {
-    let pb::Assignment { task, arguments, traceparent } = assignment;
-    Ok(Assignment { task: task_from(task.ok_or(Bad("task"))?)?, arguments, traceparent })
+    let pb::Assignment { task, arguments, trace } = assignment;
+    Ok(Assignment { task: task_from(task.ok_or(Bad("task"))?)?, arguments, trace: trace_from(trace) })
 }
 
 pub(crate) fn directive_to(directive: Directive) -> pb::Directive {
@@ -566,6 +576,7 @@ pub(crate) fn invocation_to(call: Invocation) -> pb::Invocation {
         line: Some(line_to(call.line)),
         park_ms: call.park.map(|park| u64::try_from(park.as_millis()).unwrap_or(u64::MAX)),
         may_become_task: call.may_become_task,
+        trace: Some(trace_to(call.trace)),
     }
 }
 
@@ -586,6 +597,7 @@ pub(crate) fn invocation_from(call: pb::Invocation) -> Read<Invocation> {
         line: line_from(call.line)?,
         park: call.park_ms.map(Duration::from_millis),
         may_become_task: call.may_become_task,
+        trace: trace_from(call.trace),
     })
 }
 

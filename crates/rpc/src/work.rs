@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use longhaul_core::{
-    Fence, InputRequest, InputResponse, LeaseToken, Outcome, Progress, Task, TaskId, WorkerId, WorkerInfo,
+    Fence, InputRequest, InputResponse, LeaseToken, Outcome, Progress, Task, TaskId, TraceContext, WorkerId, WorkerInfo,
 };
 
 use crate::Error;
@@ -74,7 +74,7 @@ pub struct Assignment {
     /// The JSON object of arguments, as it came.
     pub arguments: Bytes,
     /// The trace it belongs to.
-    pub traceparent: Option<String>,
+    pub trace: TraceContext,
 }
 
 /// How it goes.

@@ -13,7 +13,7 @@ use longhaul_core::{
     Caller, Check, Claimed, ClientCapabilities, Denied, Fence, Input, InputKey, InputRequest, InputResponse,
     InputState, Lease, LeaseToken, LogLevel, LogMessage, NewTask, OnInterrupt, Outcome, Phase, Principal, Progress,
     PromptDef, Question, Refusal, ResourceDef, Retry, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId,
-    Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
+    Timestamp, ToolDef, TraceContext, TtlWish, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, ControlClient, TasksClient, WorkClient};
 use longhaul_rpc::{
@@ -97,7 +97,7 @@ fn new_task() -> NewTask {
         ttl: TtlWish::Ms(5),
         progress_token: None,
         session: None,
-        traceparent: None,
+        trace: trace(),
         client: client(),
         retry: Retry { on_interrupt: OnInterrupt::Resume, max_attempts: 7 },
         claimed: Some(claimed()),
@@ -158,6 +158,10 @@ fn targets() -> [Target; 5] {
     ]
 }
 
+fn trace() -> TraceContext {
+    TraceContext::new(Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), Some("a=b"), Some("k=v"))
+}
+
 fn call(target: Target) -> Invocation {
     Invocation {
         principal: who(),
@@ -167,6 +171,7 @@ fn call(target: Target) -> Invocation {
         line: Line { progress: true, log: Some(LogLevel::Notice) },
         park: Some(MINUTE),
         may_become_task: true,
+        trace: trace(),
     }
 }
 
@@ -272,7 +277,7 @@ impl Work for Roles {
         Ok(stream::iter([Directive::Answered(id(1)), Directive::Stop(id(2))]).boxed())
     }
     async fn claim(&self, _: Claim) -> Result<Vec<Assignment>, Error> {
-        Ok(vec![Assignment { task: task(), arguments: json("{}"), traceparent: None }])
+        Ok(vec![Assignment { task: task(), arguments: json("{}"), trace: trace() }])
     }
     async fn heartbeat(&self, _: &WorkerId, _: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error> {
         Ok(vec![Directive::Stop(id(1)), Directive::Answered(id(2))])

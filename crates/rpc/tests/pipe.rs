@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt as _, stream};
 use longhaul_core::{
     Caller, ClientCapabilities, InputKey, InputResponse, NewTask, Outcome, Phase, Principal, Progress, Refusal, Target,
-    Task, TaskId, TaskSupport, TenantId, Timestamp, ToolDef, TtlWish, WorkerId, WorkerInfo,
+    Task, TaskId, TaskSupport, TenantId, Timestamp, ToolDef, TraceContext, TtlWish, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, TasksClient};
 use longhaul_rpc::{
@@ -37,7 +37,7 @@ fn new_task(id: u128, arguments: Bytes) -> NewTask {
         ttl: TtlWish::Longest,
         progress_token: Some(Bytes::from_static(b"7")),
         session: Some("s".into()),
-        traceparent: None,
+        trace: TraceContext::default(),
         client: ClientCapabilities::default(),
         retry: longhaul_core::Retry::default(),
         claimed: None,
@@ -369,6 +369,7 @@ async fn a_dropped_call_stops_its_run_and_no_other() {
         line: Line { progress: true, log: None },
         park: None,
         may_become_task: false,
+        trace: TraceContext::default(),
     };
     let mut one = client.invoke(call()).await.unwrap();
     let mut other = client.invoke(call()).await.unwrap();

@@ -63,8 +63,8 @@ async fn once(upstream: &Upstream, request: &Request, context: &Context) -> Resu
     // Models and roots are out of reach of tasks, and nobody reads a task's log.
     client.sampling &= !is_task;
     client.roots &= !is_task;
-    let traceparent = context.traceparent();
-    let behalf = Behalf { client, logs: !is_task, traceparent: traceparent.as_deref() };
+    let trace = context.trace();
+    let behalf = Behalf { client, logs: !is_task, trace: Some(&trace) };
     let (line, mut news) = mpsc::channel(NEWS_MAX);
     let mut call = std::pin::pin!(upstream.call(request, behalf, line));
     let mut questions = Questions::default();

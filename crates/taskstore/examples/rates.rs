@@ -11,7 +11,8 @@ use bytes::Bytes;
 use futures::future::join_all;
 use longhaul_bus::{Bus as _, Hint, LocalBus};
 use longhaul_core::{
-    Caller, ClientCapabilities, Fence, LeaseToken, NewTask, Outcome, Principal, TaskId, TenantId, TtlWish, WorkerId,
+    Caller, ClientCapabilities, Fence, LeaseToken, NewTask, Outcome, Principal, TaskId, TenantId, TraceContext,
+    TtlWish, WorkerId,
 };
 use longhaul_rpc::{Claim, Tasks as _, Work as _};
 use longhaul_seal::{KEY_BYTES, Keyring};
@@ -34,7 +35,7 @@ fn task(client: usize, turn: usize) -> NewTask {
         ttl: TtlWish::Unsaid,
         progress_token: None,
         session: None,
-        traceparent: None,
+        trace: TraceContext::default(),
         client: ClientCapabilities::default(),
         retry: longhaul_core::Retry::default(),
         claimed: None,

@@ -122,11 +122,12 @@ impl Tasks for TaskStore {
     async fn create(&self, new: NewTask) -> Result<Task, Error> {
         let owner = new.owner.owner();
         let texts = [&owner, new.owner.tenant.as_str(), &new.tool];
+        let trace = [&new.trace.traceparent, &new.trace.tracestate, &new.trace.baggage].map(Option::as_deref);
         let claimed = new
             .claimed
             .iter()
             .flat_map(|claimed| [&*claimed.worker.name, &claimed.worker.incarnation, &claimed.token.0]);
-        storable(texts.into_iter().chain(new.session.as_deref()).chain(new.traceparent.as_deref()).chain(claimed))?;
+        storable(texts.into_iter().chain(new.session.as_deref()).chain(trace.into_iter().flatten()).chain(claimed))?;
         let ttl_ms = self.inner.config.ttl.grant(new.ttl).map(|ms| ms.min(TTL_MS_MAX));
         let created_at = match self.inner.creates.put(NewRow { new: new.clone(), owner, ttl_ms }).await? {
             Created::At(moment) => moment,

@@ -14,7 +14,7 @@ use tracing::Instrument as _;
 
 use crate::answer::unknown;
 use crate::closing::Closing;
-use crate::context::{Context, Means, Route};
+use crate::context::{Called, Context, Means, Route};
 use crate::leases::{Held, Leases};
 use crate::line::{CallLine, Runs};
 use crate::run::{Tasks, run};
@@ -64,7 +64,7 @@ impl Inline {
 #[async_trait]
 impl Calls for Inline {
     async fn invoke(&self, call: Invocation) -> Result<CallEvents, Error> {
-        let Invocation { principal, target, arguments, client, line, park, may_become_task } = call;
+        let Invocation { principal, target, arguments, client, line, park, may_become_task, trace } = call;
         let token_of_run = self.tasks.runs.token();
         if self.tasks.runs.is_closed() {
             return Err(Error::NotBegun("the worker is about to end".into()));
@@ -85,7 +85,9 @@ impl Calls for Inline {
         let seat = Seat::new(self.open.clone(), None, function.timeout);
         seat.sit(permit);
         let line = CallLine::new(self.runs.clone(), events, line, park, may_become_task);
-        let context = Context::of_call(self.means.clone(), function.clone(), target, &principal, client, line, seat);
+        let means = self.means.clone();
+        let context =
+            Context::of_call(means, function.clone(), Called { target, principal, client, trace }, line, seat);
         let Route::Call(line) = context.route() else { return Err(Error::Fault("a call is a task already".into())) };
         let arguments = variables.unwrap_or(arguments);
         let (tasks, cut, bytes_max) = (self.tasks.clone(), self.cut.clone(), self.bytes_max);

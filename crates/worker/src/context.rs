@@ -8,7 +8,7 @@ use std::time::Duration;
 use longhaul_core::limits::{STATUS_MESSAGE_BYTES_MAX, cut};
 use longhaul_core::{
     ClientCapabilities, Ending, Fence, LogLevel, LogMessage, Principal, Progress, Refusal, Target, Task, TaskId,
-    Timestamp, WorkerId,
+    Timestamp, TraceContext, WorkerId,
 };
 use longhaul_rpc::{CallEvent, Error, Report, Work};
 use serde::Serialize;
@@ -48,6 +48,8 @@ pub(crate) struct Run {
     target: Target,
     principal: Principal,
     client: Mutex<ClientCapabilities>,
+    /// As the call came.
+    trace: TraceContext,
     task: OnceLock<TaskHandle>,
     route: Mutex<Route>,
     pub(crate) seat: Seat,
@@ -153,6 +155,16 @@ impl TaskHandle {
     }
 }
 
+/// What is called, and by whom.
+pub(crate) struct Called {
+    pub(crate) target: Target,
+    pub(crate) principal: Principal,
+    /// What the caller can be asked.
+    pub(crate) client: ClientCapabilities,
+    /// The trace that it belongs to.
+    pub(crate) trace: TraceContext,
+}
+
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
@@ -183,12 +195,18 @@ impl Context {
         means: Arc<Means>,
         function: Option<Arc<Function>>,
         task: &Task,
+        trace: TraceContext,
         fence: Fence,
         seat: Seat,
     ) -> Self {
         let route = Route::Task(Arc::new(TaskLine::new(fence)));
-        let target = Target::Tool(task.tool.clone());
-        let mut run = Run::new(means, function, target, &task.owner, task.client, route, seat);
+        let called = Called {
+            target: Target::Tool(task.tool.clone()),
+            principal: task.owner.clone(),
+            client: task.client,
+            trace,
+        };
+        let mut run = Run::new(means, function, called, route, seat);
         run.task = OnceLock::from(TaskHandle::of(task));
         run.former = task.inputs.iter().map(|input| input.key.clone()).collect();
         run.keys = Mutex::new(run.former.clone());
@@ -205,13 +223,12 @@ impl Context {
     pub(crate) fn of_call(
         means: Arc<Means>,
         function: Arc<Function>,
-        target: Target,
-        principal: &Principal,
-        client: ClientCapabilities,
+        called: Called,
         line: CallLine,
         seat: Seat,
     ) -> Self {
-        Self(Arc::new(Run::new(means, Some(function), target, principal, client, Route::Call(Arc::new(line)), seat)))
+        let route = Route::Call(Arc::new(line));
+        Self(Arc::new(Run::new(means, Some(function), called, route, seat)))
     }
 
     /// The task's id; `None` for a call that is not a task.
@@ -337,9 +354,15 @@ impl Context {
         }
     }
 
-    /// The W3C `traceparent` of the present span, to hand on to what the tool calls.
+    /// The W3C `traceparent` of the present span, to hand on to what the tool calls; where no spans are recorded, that of
+    /// the call itself.
     pub fn traceparent(&self) -> Option<String> {
-        longhaul_rpc::trace::current()
+        self.trace().traceparent
+    }
+
+    /// The same, with the call's `tracestate` and `baggage`.
+    pub fn trace(&self) -> TraceContext {
+        self.0.trace.within(longhaul_rpc::trace::current())
     }
 
     /// Whether the run was told to stop.
@@ -556,21 +579,15 @@ impl Context {
 }
 
 impl Run {
-    fn new(
-        means: Arc<Means>,
-        function: Option<Arc<Function>>,
-        target: Target,
-        principal: &Principal,
-        client: ClientCapabilities,
-        route: Route,
-        seat: Seat,
-    ) -> Self {
+    fn new(means: Arc<Means>, function: Option<Arc<Function>>, called: Called, route: Route, seat: Seat) -> Self {
+        let Called { target, principal, client, trace } = called;
         Self {
             means,
             function,
             target,
-            principal: principal.clone(),
+            principal,
             client: Mutex::new(client),
+            trace,
             task: OnceLock::new(),
             route: Mutex::new(route),
             seat,

@@ -153,12 +153,13 @@ impl Pump {
             task.id = %task.id,
             tenant.id = task.owner.tenant.as_str(),
         );
-        longhaul_rpc::trace::set_parent(&span, assignment.traceparent.as_deref());
+        longhaul_rpc::trace::set_parent(&span, assignment.trace.traceparent.as_deref());
         let function = self.tools.get(&Target::Tool(task.tool.clone())).map(|(function, _)| function);
         let limit = function.as_ref().and_then(|function| function.timeout);
         let seat = Seat::new(self.slots.clone(), Some(self.gauge.clone()), limit);
         let fence = Fence { id: task.id, attempt: task.attempt, token };
-        let context = Context::of_task(self.means.clone(), function.clone(), task, fence.clone(), seat);
+        let context =
+            Context::of_task(self.means.clone(), function.clone(), task, assignment.trace.clone(), fence.clone(), seat);
         let held = Held::new(fence, context, renewed);
         if !self.leases.add(held.clone()) {
             return;

@@ -308,7 +308,12 @@ pub(crate) fn ended(outcome: &Outcome) -> Ended {
 
 fn trace_header(headers: &HeaderMap) -> TraceContext {
     let text = |name| single(headers, name).ok().flatten();
-    TraceContext::new(text("traceparent"), text("tracestate"), text("baggage"))
+    // Lists may come in several headers (RFC 9110, section 5.3).
+    let list = |name| -> Option<String> {
+        let lines: Result<Vec<_>, _> = headers.get_all(name).iter().map(|line| line.to_str()).collect();
+        lines.ok().filter(|lines| !lines.is_empty()).map(|lines| lines.join(","))
+    };
+    TraceContext::new(text("traceparent"), list("tracestate").as_deref(), list("baggage").as_deref())
 }
 
 /// Begins to time a request, and to trace it: below the trace that its `_meta` names, else that of its headers, which is
@@ -337,8 +342,9 @@ fn observe(
     if in_meta.traceparent.is_some() {
         trace::link(&span, in_header.traceparent.as_deref());
     }
+    let baggage = in_meta.baggage.clone().or_else(|| in_header.baggage.clone());
     let trace = if in_meta.traceparent.is_some() { in_meta } else { in_header };
-    (operation, span, trace)
+    (operation, span, TraceContext { baggage, ..trace })
 }
 
 /// The span of a request, named as its method (OpenTelemetry semantic conventions for MCP). Requests that poll are of

@@ -133,7 +133,7 @@ async fn create(
         // Since 2026-07-28 tasks have no progress notifications.
         progress_token: wanted.progress_token.clone().filter(|_| !dialect.is_modern()),
         session: session.map(|session| session.to_string()),
-        traceparent: trace::current().or_else(|| asked.trace.traceparent.clone()),
+        trace: asked.trace.within(trace::current()),
         client: asked.envelope.capabilities,
         retry,
     };

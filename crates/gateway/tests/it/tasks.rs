@@ -2,12 +2,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use longhaul_bus::{Bus as _, DeafBus, Hint, LocalBus};
-use longhaul_core::{CallError, Outcome, TaskId};
+use longhaul_core::{CallError, Outcome, TaskId, TraceContext};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::client::within;
-use crate::world::{World, config, text, until};
+use crate::world::{World, alice, config, text, until};
 
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
@@ -198,23 +198,49 @@ async fn a_create_is_finished_although_its_client_hangs_up() {
 }
 
 #[tokio::test]
-async fn a_task_belongs_to_the_trace_of_its_call() {
+async fn a_task_and_a_call_belong_to_the_trace_that_their_request_names() {
     let world = World::start().await;
     let client = world.alice().await;
     let trace = |digit: &str| format!("00-{}-{}-01", digit.repeat(32), digit.repeat(16));
-    let header = format!("traceparent: {}\r\n", trace("a"));
+    let header = format!(
+        "traceparent: {}\r\ntracestate: h=1\r\ntracestate: i=2\r\nbaggage: h=1\r\nbaggage: i=2\r\n",
+        trace("a")
+    );
+    let many = (0..33).map(|at| format!("k{at}=v")).collect::<Vec<_>>().join(",");
+    let in_meta = json!({"traceparent": trace("b"), "tracestate": "m=1", "baggage": "m=1"});
+    let long = format!("k={}", "v".repeat(8191));
+    let some = |texts: [&str; 3]| texts.map(|text| Some(text.to_owned()));
     for (meta, extra, expected) in [
-        (json!({}), "", None),
-        (json!({}), &*header, Some(trace("a"))),
-        (json!({"traceparent": trace("b")}), &*header, Some(trace("b"))),
-        (json!({"traceparent": "nonsense"}), "", None),
+        (json!({}), "", [None, None, None]),
+        (json!({}), &*header, some([&trace("a"), "h=1,i=2", "h=1,i=2"])),
+        (in_meta.clone(), &*header, some([&trace("b"), "m=1", "m=1"])),
+        (json!({"traceparent": trace("b")}), &*header, [Some(trace("b")), None, Some("h=1,i=2".into())]),
+        (json!({"baggage": "m=1"}), &*header, some([&trace("a"), "h=1,i=2", "m=1"])),
+        (json!({"traceparent": "nonsense", "tracestate": "m=1"}), "", [None, None, None]),
+        (json!({"traceparent": trace("b"), "tracestate": many, "baggage": long}), "", [Some(trace("b")), None, None]),
+        // Who calls is never taken from a header.
+        (
+            json!({}),
+            "x-tenant: t\r\nx-user: u\r\nx-longhaul-principal: p\r\ngrpc-metadata-x: p\r\n",
+            [None, None, None],
+        ),
     ] {
-        let params = json!({"name": "echo", "task": {}, "_meta": meta});
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
-        let answer = client.send("POST", extra, body.as_bytes()).await.answer().await.unwrap();
-        assert_eq!((answer.status(), answer.code()), (200, None));
-        assert_eq!(world.store.created.lock().unwrap().last().unwrap().traceparent, expected);
+        for params in [json!({"name": "echo", "task": {}, "_meta": meta}), json!({"name": "echo", "_meta": meta})] {
+            let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+            let answer = client.send("POST", extra, body.as_bytes()).await.answer().await.unwrap();
+            assert_eq!((answer.status(), answer.code()), (200, None));
+        }
+        let created = world.store.created.lock().unwrap().last().unwrap().clone();
+        let invoked = world.worker.calls.lock().unwrap().last().unwrap().clone();
+        assert_eq!((&created.owner, &invoked.principal), (&alice(), &alice()));
+        for TraceContext { traceparent, tracestate, baggage } in [created.trace, invoked.trace] {
+            assert_eq!([traceparent, tracestate, baggage], expected, "{meta} {extra}");
+        }
     }
+    let modern = world.modern().saying("traceparent", json!(trace("c"))).saying("baggage", json!("m=1"));
+    modern.ok("tools/call", json!({"name": "echo", "arguments": {}})).await;
+    let invoked = world.worker.calls.lock().unwrap().last().unwrap().trace.clone();
+    assert_eq!((invoked.traceparent, invoked.baggage.as_deref()), (Some(trace("c")), Some("m=1")));
 }
 
 #[tokio::test]

@@ -15,8 +15,8 @@ use longhaul_bus::{Bus, Control as ControlHint, Hint, LocalBus};
 use longhaul_core::{
     Caller, Change, ClientCapabilities, Clock as _, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken,
     LimitScope, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal,
-    ResourceDef, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId, TestClock, Timestamp, ToolDef, TtlLimits,
-    WorkerId, WorkerInfo,
+    ResourceDef, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId, TestClock, Timestamp, ToolDef, TraceContext,
+    TtlLimits, WorkerId, WorkerInfo,
 };
 use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, Status};
 use longhaul_mcp::seal::Keyring;
@@ -484,7 +484,8 @@ impl Calls for Worker {
         }
         let (target, arguments) = (Target::Tool("wait".into()), Bytes::from_static(b"{}"));
         let (park, may_become_task) = (Some(Duration::ZERO), false);
-        let call = Invocation { principal, target, arguments, client, line, park, may_become_task };
+        let trace = TraceContext::default();
+        let call = Invocation { principal, target, arguments, client, line, park, may_become_task, trace };
         Ok(self.scripted(call))
     }
 

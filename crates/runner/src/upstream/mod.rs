@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use longhaul_core::limits::{MESSAGE_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, cut};
-use longhaul_core::{CallError, ClientCapabilities};
+use longhaul_core::{CallError, ClientCapabilities, TraceContext};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -103,7 +103,7 @@ pub(crate) struct Behalf<'a> {
     pub(crate) client: ClientCapabilities,
     /// Whether they may want log messages.
     pub(crate) logs: bool,
-    pub(crate) traceparent: Option<&'a str>,
+    pub(crate) trace: Option<&'a TraceContext>,
 }
 
 /// What a call brought.
@@ -189,7 +189,7 @@ impl Upstream {
         let id = next_id();
         let logs = behalf.logs && link.hello.abilities.logging;
         let modern = (link.hello.era == Era::Modern).then_some(Modern { client: behalf.client, logs });
-        let meta = Meta { progress: true, traceparent: behalf.traceparent, modern };
+        let meta = Meta { progress: true, trace: behalf.trace, modern };
         link.ears().calls.begin(id, news);
         let mut pending = Pending { link: &link, id, is_answered: false };
         let answer = link.request(id, request, meta).await;

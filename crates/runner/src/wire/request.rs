@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use longhaul_core::ClientCapabilities;
+use longhaul_core::{ClientCapabilities, TraceContext};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -32,7 +32,7 @@ pub(crate) struct Request {
 pub(crate) struct Meta<'a> {
     /// Whether progress is wanted; the request's id is its token.
     pub(crate) progress: bool,
-    pub(crate) traceparent: Option<&'a str>,
+    pub(crate) trace: Option<&'a TraceContext>,
     /// Where there is no session, everything that one would know.
     pub(crate) modern: Option<Modern>,
 }
@@ -191,7 +191,10 @@ fn about(id: &RawValue, meta: Meta<'_>) -> Vec<(&'static str, Box<RawValue>)> {
         members.push(("progressToken", id.to_owned()));
     }
     // SEP-414 spells it without capitals.
-    members.extend(meta.traceparent.map(|traceparent| ("traceparent", raw(traceparent))));
+    if let Some(TraceContext { traceparent, tracestate, baggage }) = meta.trace {
+        let named = [("traceparent", traceparent), ("tracestate", tracestate), ("baggage", baggage)];
+        members.extend(named.into_iter().filter_map(|(member, text)| Some((member, raw(text.as_ref()?)))));
+    }
     members
 }
 
@@ -248,12 +251,17 @@ mod tests {
 
     #[test]
     fn arguments_are_sent_as_they_came_on_one_line() {
-        let meta = Meta { progress: true, traceparent: Some("00-1"), modern: None };
+        let trace = TraceContext {
+            traceparent: Some("00-1".into()),
+            tracestate: Some("a=b".into()),
+            baggage: Some("k=v".into()),
+        };
+        let meta = Meta { progress: true, trace: Some(&trace), modern: None };
         let arguments = b"{\n \"n\": 123456789012345678901234567890,\r\n \"z\": 1e2 }";
         let sent = Request::tool("t", arguments, HeaderMap::new()).unwrap().write(3, meta);
         let expected = concat!(
             r#"{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"t","arguments":{  "n": 123456789012345678901234567890,   "z": 1e2 },"#,
-            r#""_meta":{"progressToken":3,"traceparent":"00-1"}}}"#
+            r#""_meta":{"progressToken":3,"traceparent":"00-1","tracestate":"a=b","baggage":"k=v"}}}"#
         );
         assert_eq!(sent, expected);
         assert!(Request::tool("t", b"{} , {}", HeaderMap::new()).is_none());

@@ -1,7 +1,7 @@
 //! Servers of 2026-07-28: without sessions, over Streamable HTTP and over standard input and output.
 
 use crate::http::Server;
-use crate::world::{self, ANYTHING, SOON, Word, World, error, word, yes};
+use crate::world::{self, ANYTHING, SOON, TRACEPARENT, Word, World, error, word, yes};
 use futures::StreamExt as _;
 use longhaul_core::{ClientCapabilities, InputResponse, LogLevel, Outcome, Question, Target};
 use longhaul_rpc::CallEvent;
@@ -55,6 +55,8 @@ async fn everything_comes_through_as_it_is() {
         assert_eq!(meta["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
         assert_eq!(meta["io.modelcontextprotocol/clientInfo"]["name"], "longhaul");
         assert_eq!(meta["progressToken"], sent["id"]);
+        let trace = ["traceparent", "tracestate", "baggage"].map(|name| meta[name].as_str().unwrap_or_default());
+        assert_eq!(trace, [TRACEPARENT, "a=b", "k=v"]);
 
         let prompt = world.result(Target::Prompt("up.été".into()), "{}").await;
         assert_eq!(prompt, r#"{ "n":1e2, "messages": [], "resultType":"complete" }"#);

@@ -12,8 +12,8 @@ use futures::stream::BoxStream;
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
 use longhaul_core::{
     CallError, Caller, ClientCapabilities, Fence, Input, InputRequest, InputResponse, InputState, Lease, LogLevel,
-    LogMessage, Outcome, Phase, Principal, Progress, Target, Task, TaskId, TenantId, Timestamp, ToolDef, WorkerId,
-    WorkerInfo,
+    LogMessage, Outcome, Phase, Principal, Progress, Target, Task, TaskId, TenantId, Timestamp, ToolDef, TraceContext,
+    WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{self, CallsClient};
 use longhaul_rpc::{
@@ -146,6 +146,9 @@ pub fn principal() -> Principal {
     Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) }
 }
 
+/// Of the trace of all calls that are not tasks.
+pub const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
 /// A client that can be asked anything.
 pub const ANYTHING: ClientCapabilities =
     ClientCapabilities { elicitation_form: true, elicitation_url: true, sampling: true, roots: true };
@@ -248,6 +251,7 @@ impl World {
             line: Line { progress: true, log: Some(LogLevel::Debug) },
             park,
             may_become_task: false,
+            trace: TraceContext::new(Some(TRACEPARENT), Some("a=b"), Some("k=v")),
         };
         Call { events: self.calls.invoke(call).await.unwrap(), progress: Vec::new(), logs: Vec::new() }
     }
@@ -329,7 +333,7 @@ impl World {
         let (sender, words) = mpsc::unbounded_channel();
         self.store.words.lock().unwrap().insert(task.id, (task.clone(), sender));
         let arguments = Bytes::copy_from_slice(arguments.as_bytes());
-        self.store.queue.lock().unwrap().push_back(Assignment { task, arguments, traceparent: None });
+        self.store.queue.lock().unwrap().push_back(Assignment { task, arguments, trace: TraceContext::default() });
         self.store.queued.notify_one();
         words
     }

@@ -401,7 +401,7 @@ fn create(rows: &[NewRow], caps: Caps, lease: Duration) -> Sql {
         ttls.push(row.ttl_ms.map(|ms| ms as i64));
         tokens.push(row.new.progress_token.as_deref());
         sessions.push(row.new.session.as_deref());
-        parents.push(row.new.traceparent.as_deref());
+        parents.push(row.new.trace.traceparent.as_deref());
     }
     sqlx::query(sql::CREATE)
         .bind(ids)
@@ -423,6 +423,8 @@ fn create(rows: &[NewRow], caps: Caps, lease: Duration) -> Sql {
         .bind(micros(lease))
         .bind(rows.iter().map(|row| row.new.retry.on_interrupt.name()).collect::<Vec<_>>())
         .bind(rows.iter().map(|row| row::attempts(row.new.retry)).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.new.trace.tracestate.as_deref()).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.new.trace.baggage.as_deref()).collect::<Vec<_>>())
 }
 
 fn commit(writes: &[Write]) -> Answer<Sql> {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use longhaul_core::{
     CallError, Change, ClientCapabilities, Ending, Input, InputState, Interruption, Lease, LeaseToken, LogLevel,
     OnInterrupt, Outcome, Phase, Principal, Progress, PromptDef, Question, ResourceDef, Retry, Task, TaskSupport,
-    TemplateDef, TenantId, Timestamp, ToolDef, WorkerId, WorkerInfo,
+    TemplateDef, TenantId, Timestamp, ToolDef, TraceContext, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{Assignment, SessionNote};
 use serde::{Deserialize, Serialize};
@@ -224,12 +224,16 @@ pub(crate) fn stored<R: TaskRow>(row: &R, outcome: usize, wanted: bool) -> Resul
     Ok(Stored { task, token, outcome })
 }
 
-/// A task with `arguments` and `traceparent` after it.
+/// A task with `arguments`, `traceparent`, `tracestate` and `baggage` after it.
 pub(crate) fn assignment<R: TaskRow>(row: &R) -> Result<Assignment, Fault> {
     Ok(Assignment {
         task: task(row)?,
         arguments: there(row.blob(at::MORE)?, "arguments")?,
-        traceparent: row.text(at::MORE + 1)?,
+        trace: TraceContext {
+            traceparent: row.text(at::MORE + 1)?,
+            tracestate: row.text(at::MORE + 2)?,
+            baggage: row.text(at::MORE + 3)?,
+        },
     })
 }
 

@@ -47,6 +47,7 @@ impl SqliteStore {
             migration(1, "tasks", include_str!("../../../../migrations/sqlite/0001_tasks.sql")),
             migration(2, "inputs", include_str!("../../../../migrations/sqlite/0002_inputs.sql")),
             migration(6, "attempts", include_str!("../../../../migrations/sqlite/0006_attempts.sql")),
+            migration(9, "traces", include_str!("../../../../migrations/sqlite/0009_traces.sql")),
         ];
         let migrated = Migrator::with_migrations(migrations).run_direct(None, &mut writer, false).await;
         migrated.with_context(|| format!("{url}: the schema cannot be brought up to date"))?;
@@ -156,11 +157,11 @@ impl Store for SqliteStore {
                 // One that runs already is as if it had been claimed, in a place that no claim gives.
                 "INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent,
                    created_at, updated_at, client, on_interrupt, max_attempts, phase, attempt, worker_name, worker_incarnation,
-                   lease_token, lease_slot, lease_until, claimed_at)
+                   lease_token, lease_slot, lease_until, claimed_at, tracestate, baggage)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7 + ?6 * 1000, ?8, ?9, ?10, ?7, ?7, ?11, ?16, ?17,
                    iif(?14 IS NULL, 'queued', 'running'),
                    ?14 IS NOT NULL, ?12, ?13, ?14, iif(?14 IS NULL, NULL, 0), iif(?14 IS NULL, NULL, ?7 + ?15),
-                   iif(?14 IS NULL, NULL, ?7))",
+                   iif(?14 IS NULL, NULL, ?7), ?18, ?19)",
             )
             .bind(new.id.to_string())
             .bind(tenant)
@@ -171,14 +172,16 @@ impl Store for SqliteStore {
             .bind(now)
             .bind(new.progress_token.as_deref())
             .bind(new.session.as_deref())
-            .bind(new.traceparent.as_deref())
+            .bind(new.trace.traceparent.as_deref())
             .bind(i16::from(new.client.bits()))
             .bind(claimed.map(|claimed| &*claimed.worker.name))
             .bind(claimed.map(|claimed| &*claimed.worker.incarnation))
             .bind(claimed.map(|claimed| &*claimed.token.0))
             .bind(micros(lease))
             .bind(new.retry.on_interrupt.name())
-            .bind(row::attempts(new.retry));
+            .bind(row::attempts(new.retry))
+            .bind(new.trace.tracestate.as_deref())
+            .bind(new.trace.baggage.as_deref());
             work.run(insert).await?;
             work.run(audit(&new.id.to_string(), Event::Created.name(), now)).await?;
             work.count(tenant, &row.owner, 1, 1).await?;
@@ -677,7 +680,7 @@ const CLOSE: &str = "DELETE FROM journal WHERE task_id = ?1";
 const HELD: &str = concat!(
     "SELECT ",
     task_columns!("t"),
-    ", t.arguments, t.traceparent FROM tasks t
+    ", t.arguments, t.traceparent, t.tracestate, t.baggage FROM tasks t
 WHERE t.phase = 'running' AND t.worker_name = ?1 AND t.worker_incarnation = ?2 AND t.lease_token = ?3 ORDER BY t.lease_slot"
 );
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_bus::{Control as ControlHint, Hint};
-use longhaul_core::{CallError, Ending, Event, Interruption, LimitScope, Outcome, Phase, Progress, Refusal, TtlWish};
+use longhaul_core::{
+    CallError, Ending, Event, Interruption, LimitScope, Outcome, Phase, Progress, Refusal, TraceContext, TtlWish,
+};
 use longhaul_rpc::{Error, Position, Report, TaskCount, Tasks as _, Work as _};
 
 use crate::on_both_engines;
@@ -24,7 +26,11 @@ on_both_engines! {
         let new = longhaul_core::NewTask {
             progress_token: Some(Bytes::from_static(b"\"p\"")),
             session: Some("s".into()),
-            traceparent: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+            trace: TraceContext::new(
+                Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+                Some("a=b"),
+                Some("k=v"),
+            ),
             ..new_task(&ann())
         };
         let created = store.create(new.clone()).await.unwrap();
@@ -35,7 +41,8 @@ on_both_engines! {
 
         let assignment = claim(&store, "t").await;
         assert_eq!(assignment.arguments, new.arguments);
-        assert_eq!(assignment.traceparent, new.traceparent);
+        assert_eq!(assignment.trace, new.trace);
+        assert!(assignment.trace.tracestate.is_some() && assignment.trace.baggage.is_some());
         let Phase::Running(lease) = assignment.task.phase.clone() else { panic!("it runs") };
         // The statement does what the verb says.
         let verb = created.clone().claim(lease.clone()).unwrap().task;
@@ -293,8 +300,11 @@ on_both_engines! {
     async fn the_audit_log_has_one_line_for_each_transition_and_no_payload(world) {
         let store = world.store().await;
         let canary = || Bytes::from_static(b"{\"canary\":\"c4n4ry\"}");
-        let new = |traceparent| longhaul_core::NewTask { arguments: canary(), traceparent, ..new_task(&ann()) };
-        let traced = new(Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()));
+        let new = |parent| {
+            let trace = TraceContext::new(parent, Some("c=c4n4ry"), Some("c=c4n4ry"));
+            longhaul_core::NewTask { arguments: canary(), trace, ..new_task(&ann()) }
+        };
+        let traced = new(Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
         store.create(traced.clone()).await.unwrap();
         let held = claim(&store, "t").await.task;
         store.report(fence(&held), Report { status_message: Some("c4n4ry".into()), progress: None }).await.unwrap();

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use longhaul_bus::{Bus, LocalBus};
 use longhaul_core::{
     Caller, ClientCapabilities, Fence, InputRequest, InputResponse, LeaseToken, NewTask, Outcome, Phase, Principal,
-    PromptDef, Question, ResourceDef, Task, TaskId, TaskSupport, TemplateDef, TenantId, ToolDef, TtlWish, WorkerId,
-    WorkerInfo,
+    PromptDef, Question, ResourceDef, Task, TaskId, TaskSupport, TemplateDef, TenantId, ToolDef, TraceContext, TtlWish,
+    WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{Assignment, Claim, Tasks as _, Work as _};
 use longhaul_seal::{KEY_BYTES, Keyring};
@@ -204,7 +204,7 @@ pub fn new_task(owner: &Principal) -> NewTask {
         ttl: TtlWish::Unsaid,
         progress_token: None,
         session: None,
-        traceparent: None,
+        trace: TraceContext::default(),
         client: ClientCapabilities { elicitation_form: true, elicitation_url: true, ..Default::default() },
         retry: longhaul_core::Retry::default(),
         claimed: None,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use longhaul_core::{Interruption, LogMessage, Outcome};
+use longhaul_core::{Interruption, LogMessage, Outcome, TraceContext};
 use longhaul_rpc::{CallEvent, Calls as _, Error, Invocation, Line};
 use longhaul_worker::{Answer, Config, Context, Ended, LogLevel, NoArguments, Status, Tool, Worker, demo};
 use tokio::sync::mpsc;
@@ -235,4 +235,21 @@ async fn what_a_run_leaves_behind_cannot_speak_for_it() {
     assert_eq!(left.request_input(longhaul_worker::Ask::roots()).await, Err(longhaul_worker::InputError::Ended));
     assert_eq!((left.status(), left.is_cancelled()), (Status::Ended(Ended::Stopped), false));
     assert_eq!(text(outcome(&world, call("echo", "{}")).await).1, "{}");
+}
+
+/// No spans are recorded here.
+#[tokio::test(start_paused = true)]
+async fn a_run_knows_the_trace_of_its_call_even_if_no_spans_are_recorded() {
+    let world = World::new();
+    let tool = Tool::new("trace", async |context: Context, _: NoArguments| {
+        let TraceContext { traceparent, tracestate, baggage } = context.trace();
+        assert_eq!(traceparent, context.traceparent());
+        Ok(Answer::text(format!("{traceparent:?} {tracestate:?} {baggage:?}")))
+    });
+    let _worker = world.run(Worker::new(world.config()).tool(tool));
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let trace = TraceContext::new(Some(parent), Some("a=b"), Some("k=v"));
+    let expected = format!(r#"Some("{parent}") Some("a=b") Some("k=v")"#);
+    let said = text(outcome(&world, Invocation { trace, ..call("trace", "{}") }).await);
+    assert_eq!(said, (false, expected));
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use longhaul_core::{
     Caller, Change, Claimed, ClientCapabilities, Fence, InputKey, InputRequest, InputResponse, Lease, OnInterrupt,
-    Outcome, Phase, Principal, Refusal, Retry, Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
+    Outcome, Phase, Principal, Refusal, Retry, Task, TaskId, TenantId, Timestamp, TraceContext, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, Target};
 use longhaul_rpc::{
@@ -90,6 +90,7 @@ pub fn call(tool: &str, arguments: &'static str) -> Invocation {
         line: Line::default(),
         park: None,
         may_become_task: false,
+        trace: TraceContext::default(),
     }
 }
 
@@ -329,7 +330,7 @@ impl State {
         let assigned = |(task, arguments, _): &(Task, Bytes, Option<Outcome>)| Assignment {
             task: task.clone(),
             arguments: arguments.clone(),
-            traceparent: None,
+            trace: TraceContext::default(),
         };
         let again: Vec<_> = self.tasks.values().filter(|entry| held(&entry.0)).map(assigned).collect();
         if !again.is_empty() {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use longhaul_core::{ClientCapabilities, LogLevel, Target, WorkerId};
 use longhaul_mcp::Retry;
 use longhaul_policy::{Admitted, Becoming, How};
-use longhaul_rpc::{Error, Line};
+use longhaul_rpc::{Error, Line, trace};
 use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
 use tracing::Instrument as _;
 
@@ -62,6 +62,7 @@ pub(crate) async fn begin(
         line: line(asked, &wanted),
         park: asked.dialect.is_modern().then_some(asked.shared.config.input_timeout),
         may_become_task: wanted.may_become_task,
+        trace: asked.trace.within(trace::current()),
     };
     let (invocation, becoming) = admitted.invocation(how);
     go(asked, Start::Fresh { workers, invocation }, becoming, wanted, share, operation).await

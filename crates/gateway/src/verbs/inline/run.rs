@@ -269,7 +269,7 @@ impl Run {
             // Since 2026-07-28 tasks have no progress notifications.
             progress_token: self.wanted.progress_token.clone().filter(|_| !self.asked.dialect.is_modern()),
             session: self.asked.tag().map(|tag| tag.to_string()),
-            traceparent: trace::current().or_else(|| self.asked.trace.traceparent.clone()),
+            trace: self.asked.trace.within(trace::current()),
             client: self.asked.envelope.capabilities,
             // It has a past that nobody else could go on from.
             retry: Retry::default(),

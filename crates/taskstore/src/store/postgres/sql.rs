@@ -10,9 +10,9 @@ pub(super) const CREATE: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 n AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bigint[], $7::bytea[], $8::text[],
-    $9::text[], $13::int2[], $14::text[], $15::text[], $16::text[], $18::text[], $19::int[])
+    $9::text[], $13::int2[], $14::text[], $15::text[], $16::text[], $18::text[], $19::int[], $20::text[], $21::text[])
     WITH ORDINALITY AS n(id, tenant, owner, tool, arguments, ttl_ms, progress_token, session, traceparent, client,
-      worker_name, worker_incarnation, lease_token, on_interrupt, max_attempts, at)
+      worker_name, worker_incarnation, lease_token, on_interrupt, max_attempts, tracestate, baggage, at)
 ),
 counter AS MATERIALIZED (
   SELECT c.tenant, c.owner, c.open FROM counters c
@@ -47,13 +47,13 @@ of_tenant AS MATERIALIZED (
 added AS (
   INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent, created_at, updated_at,
     client, on_interrupt, max_attempts, phase, attempt, worker_name, worker_incarnation, lease_token, lease_slot, lease_until,
-    claimed_at)
+    claimed_at, tracestate, baggage)
   SELECT id, tenant, owner, tool, arguments, ttl_ms, now + ttl_ms * 1000, progress_token, session, traceparent, now, now, client,
     on_interrupt, max_attempts,
     -- One that runs already is as if it had been claimed, in a place that no claim gives.
     CASE WHEN lease_token IS NULL THEN 'queued' ELSE 'running' END, (lease_token IS NOT NULL)::int, worker_name, worker_incarnation,
     lease_token, CASE WHEN lease_token IS NOT NULL THEN 0 END, CASE WHEN lease_token IS NOT NULL THEN now + $17 END,
-    CASE WHEN lease_token IS NOT NULL THEN now END
+    CASE WHEN lease_token IS NOT NULL THEN now END, tracestate, baggage
   FROM of_tenant, clock WHERE NOT known AND owner_ok AND tenant_ok AND owner_open IS NOT NULL AND tenant_open IS NOT NULL
   ON CONFLICT (id) DO NOTHING
   RETURNING id, tenant, owner, tool, created_at, traceparent
@@ -206,7 +206,7 @@ answer AS (
 )
 SELECT ",
     task_columns!("a"),
-    ", a.arguments, a.traceparent FROM answer a ORDER BY a.lease_slot"
+    ", a.arguments, a.traceparent, a.tracestate, a.baggage FROM answer a ORDER BY a.lease_slot"
 );
 
 // queued
