@@ -158,6 +158,8 @@ pub struct Envelope {
     pub capabilities: ClientCapabilities,
     /// Whether it declares the tasks extension.
     pub tasks: bool,
+    /// Whether it declares the tasks of sessions: it is of both eras, and may have made a task in a session.
+    pub session_tasks: bool,
     /// From which level on it wants log messages of this request.
     pub log_level: Option<LogLevel>,
     /// What the client calls itself, cut short.

@@ -54,6 +54,7 @@ pub(super) async fn serve(post: Post<'_>, session: Result<(Session, Tag), NoSess
             let envelope = Envelope {
                 capabilities: session.capabilities,
                 tasks: false,
+                session_tasks: false,
                 log_level: shared.sessions.log_level(tag),
                 client: None,
                 trace: in_meta,

@@ -5,9 +5,10 @@ use longhaul_mcp::{Reply, TaskRef};
 use longhaul_rpc::Error;
 
 use crate::endpoint::{Answer, Asked, No};
-use crate::verbs::{named, unknown_outcome};
+use crate::verbs::{check_declared, named, unknown_outcome};
 
 pub(crate) async fn cancel(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
+    check_declared(asked, task).await?;
     let id = named(task).map_err(|refusal| asked.deny(refusal))?;
     let (shared, principal) = (asked.shared.clone(), asked.principal.clone());
     let tasks = shared.tasks.clone();

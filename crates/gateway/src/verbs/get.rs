@@ -4,9 +4,10 @@ use longhaul_core::{ClientCapabilities, Task};
 use longhaul_mcp::{Reply, TaskRef};
 
 use crate::endpoint::{Answer, Asked, No};
-use crate::verbs::named;
+use crate::verbs::{check_declared, named};
 
 pub(crate) async fn get(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
+    check_declared(asked, task).await?;
     let shared = &asked.shared;
     let id = named(task).map_err(|refusal| asked.deny(refusal))?;
     let read = if asked.dialect.is_modern() {

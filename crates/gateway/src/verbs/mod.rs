@@ -17,8 +17,9 @@ pub(crate) mod unheard;
 pub(crate) mod update;
 
 use longhaul_core::{Refusal, TaskId};
-use longhaul_mcp::errors::code;
+use longhaul_mcp::errors::{Denial, code};
 use longhaul_mcp::{Reply, Request, RpcError, TaskRef};
+use longhaul_rpc::Error;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::field::display;
@@ -61,6 +62,23 @@ fn named(task: TaskRef) -> Result<TaskId, Refusal> {
     let id = task.id.ok_or(Refusal::NotFound)?;
     tracing::Span::current().record("task.id", display(id));
     Ok(id)
+}
+
+/// Refuses a client of 2026-07-28 that has not declared the tasks extension and names anything but a task that it made in
+/// a session: `tasks/get` and `tasks/cancel` go on for those (SEP-2663, "Compatibility").
+async fn check_declared(asked: &Asked, task: TaskRef) -> Result<(), No> {
+    if !asked.dialect.is_modern() || asked.envelope.tasks {
+        return Ok(());
+    }
+    let found = match task.id {
+        Some(id) => asked.shared.tasks.get(&asked.principal, id).await,
+        None => Err(Refusal::NotFound.into()),
+    };
+    match found {
+        Ok(task) if task.session.is_some() => Ok(()),
+        Ok(_) | Err(Error::Refused(_)) => Err(asked.deny(Denial::TasksUndeclared)),
+        Err(error) => Err(asked.failed(error)),
+    }
 }
 
 /// The error when it is not known whether something was done to a task: to try again may do it twice.

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::client::within;
 use crate::modern::Modern;
-use crate::world::{World, all_tools, bob, config, form, text, tool, until, worker_info};
+use crate::world::{BOB, World, all_tools, bob, config, form, text, tool, until, worker_info};
 
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
@@ -102,6 +102,25 @@ async fn every_ending_is_told_as_each_era_names_it() {
     }
     let seen = modern.ok("tasks/get", json!({"taskId": id})).await;
     assert_eq!((&seen["status"], seen.get("error"), seen.get("result")), (&json!("cancelled"), None, None));
+}
+
+#[tokio::test]
+async fn a_client_of_both_eras_gets_and_cancels_what_it_made_in_a_session_without_the_extension() {
+    let world = World::start().await;
+    let id = world.alice().await.create("echo").await;
+    let both = world.modern().declaring("tasks", json!({"cancel": {}}));
+    let task = both.ok("tasks/get", json!({"taskId": id})).await;
+    assert_eq!((&task["taskId"], &task["status"]), (&json!(id), &json!("working")));
+    both.ok("tasks/cancel", json!({"taskId": id})).await;
+    assert_eq!(both.ok("tasks/get", json!({"taskId": id})).await["status"], "cancelled");
+    // Nothing else follows from it, and nobody else gains by it.
+    let update = json!({"taskId": id, "inputResponses": {}});
+    assert_eq!(both.no("tasks/update", update).await, (400, -32021));
+    assert_eq!(world.modern().no("tasks/get", json!({"taskId": id})).await, (400, -32021));
+    let bob = Modern::new(world.a.at, BOB).declaring("tasks", json!({}));
+    for method in ["tasks/get", "tasks/cancel"] {
+        assert_eq!(bob.no(method, json!({"taskId": id})).await, (400, -32021), "{method}");
+    }
 }
 
 #[tokio::test]
@@ -289,7 +308,7 @@ async fn a_task_of_which_nobody_heard_is_cancelled_and_one_that_was_told_of_is_n
 async fn another_callers_task_is_answered_like_one_that_does_not_exist() {
     let world = World::start().await;
     let alice = world.modern().with_tasks();
-    let stranger = Modern { token: crate::world::BOB, ..alice.clone() };
+    let stranger = Modern { token: BOB, ..alice.clone() };
     let id = alice.create("echo").await;
     assert_ne!(world.store.tasks.lock().unwrap()[&id.parse().unwrap()].0.owner, bob());
     let unknown = TaskId::from_random(7).to_string();

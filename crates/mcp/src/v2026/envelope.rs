@@ -62,6 +62,7 @@ pub fn envelope(headers: &dyn Headers, method: &str, params: &Params<'_>) -> Res
     Ok(Envelope {
         capabilities: params::capabilities(&declared),
         tasks: extensions.is_some_and(|names| names.get(TASKS_EXTENSION).is_some_and(json::is_object)),
+        session_tasks: declared.get("tasks").is_some_and(json::is_object),
         // One that is unknown is refused with the parameters, once it is sure that the method is known.
         log_level: log_level(&meta).ok().flatten(),
         client: client.and_then(|client| params::client_name(&client)),
@@ -265,6 +266,7 @@ mod tests {
             let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"_meta":{{{meta}}}}}}}"#);
             let headers = [("mcp-protocol-version", Some("2026-07-28")), ("mcp-method", Some("ping"))];
             let envelope = with(&body, &headers).unwrap();
+            assert_eq!(envelope.session_tasks, capabilities.contains(r#""tasks":{"list""#));
             (envelope.capabilities.bits(), envelope.tasks)
         };
         let form = ClientCapabilities { elicitation_form: true, ..ClientCapabilities::default() }.bits();

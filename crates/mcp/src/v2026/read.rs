@@ -33,7 +33,10 @@ pub fn read(method: &str, params: &Params<'_>, envelope: &Envelope, features: Fe
         Method::Listen => features.tasks && names_tasks(params),
         Method::Discover | Method::List(_) | Method::Call(_) => false,
     };
-    if needs_tasks && !declares_tasks {
+    // Of what it made in a session, a client of both eras may ask here too (SEP-2663, "Compatibility"); that a task is not
+    // one of those is found later.
+    let may_be_known = features.tasks && envelope.session_tasks && matches!(known, Method::Get | Method::Cancel);
+    if needs_tasks && !declares_tasks && !may_be_known {
         return Err(Denial::TasksUndeclared.reject(DIALECT));
     }
     let meta = object(params, "_meta")?;
@@ -253,6 +256,13 @@ mod tests {
         assert_eq!(read_with(ALL, false, "subscriptions/listen", listen), missing);
         let Ok(Request::Listen(filter)) = read_with(NONE, false, "subscriptions/listen", listen) else { panic!() };
         assert_eq!(filter.tasks, None, "where tasks are off, this is an unknown kind");
+        let of_sessions = Envelope { session_tasks: true, ..Envelope::default() };
+        for (method, is_read) in [("tasks/get", true), ("tasks/cancel", true), ("tasks/update", false)] {
+            let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{"taskId":"x"}}}}"#);
+            let Ok(Message::Request { method, params, .. }) = parse(body.as_bytes()) else { panic!("{body}") };
+            assert_eq!(read(&method, &params, &of_sessions, ALL).is_ok(), is_read, "{body}");
+            assert!(read(&method, &params, &of_sessions, NONE).is_err(), "{body}");
+        }
         let id = TaskRef { id: TASK.parse().ok() };
         assert_eq!(read_all("tasks/get", &format!(r#"{{"taskId":"{TASK}"}}"#)), Ok(Request::Get(id)));
         assert_eq!(read_all("tasks/cancel", r#"{"taskId":"x"}"#), Ok(Request::Cancel(TaskRef { id: None })));
