@@ -9,7 +9,7 @@ use longhaul_bus::{Bus, LocalBus, RedisBus};
 use longhaul_core::{Caller, Principal, TenantId};
 use longhaul_gateway::{Authenticator, Credential, Gateway, Pace};
 use longhaul_rpc::client::{ControlClient, Target, TasksClient};
-use longhaul_rpc::{Links, Listener, Server, ServiceToken, Tasks as _};
+use longhaul_rpc::{Health, Links, Listener, Server, ServiceToken, Tasks as _};
 use longhaul_runner::{Runner, UpstreamStatus};
 use longhaul_taskstore::{SystemClock, TaskStore};
 use longhaul_worker::{Listening, Liveness, Offer, Worker, demo};
@@ -90,6 +90,17 @@ impl Site {
         listener: Listener,
         drain: CancellationToken,
     ) -> anyhow::Result<(TaskStore, Running)> {
+        self.reporting_taskstore(database_url, keys, listener, drain).await.map(|(store, _, running)| (store, running))
+    }
+
+    /// The same, and what tells gRPC health checks how it is.
+    async fn reporting_taskstore(
+        &self,
+        database_url: &SecretString,
+        keys: impl Into<Keys>,
+        listener: Listener,
+        drain: CancellationToken,
+    ) -> anyhow::Result<(TaskStore, Health, Running)> {
         let config = longhaul_taskstore::Config {
             database_url: database_url.expose_secret().to_owned(),
             max_connections: self.config.taskstore.database_max_connections,
@@ -109,7 +120,7 @@ impl Site {
             .tasks(offered.clone())
             .work(offered.clone())
             .control(offered);
-        let running = store.clone();
+        let (running, health) = (store.clone(), server.health());
         let running = async move {
             // The sweeps and the batches end after the last request that needs them.
             let last = CancellationToken::new();
@@ -131,7 +142,7 @@ impl Site {
                 never = keys.follow(keys::LOOK) => match never {},
             }
         };
-        Ok((store, Box::pin(running)))
+        Ok((store, health, Box::pin(running)))
     }
 
     /// A gateway that accepts clients at `listener`, with keys that are those of their file as long as it runs.
@@ -375,10 +386,8 @@ pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
             tracing::info!(address = %listener.local_addr()?, "gateway");
             let (status, running) = Site::new(config)?.gateway(auth, keys, listener, drain)?;
             readiness.check("task-store", move || {
-                let ready = status.is_ready();
-                Box::pin(
-                    async move { ready.then_some(()).ok_or_else(|| "not heard from yet: see taskstore_urls".into()) },
-                )
+                let readiness = status.ready();
+                Box::pin(async move { readiness.map_err(|why| why.to_string()) })
             });
             Ok(running)
         })
@@ -396,7 +405,8 @@ pub async fn taskstore(parts: Parts) -> anyhow::Result<()> {
             let keys = keys(&config)?;
             let listener = listen("taskstore.listen", config.taskstore.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "task-store");
-            let (store, running) = site.taskstore(&database, keys, Listener::Tcp(listener), drain.clone()).await?;
+            let listener = Listener::Tcp(listener);
+            let (store, health, running) = site.reporting_taskstore(&database, keys, listener, drain.clone()).await?;
             readiness.check("database", move || {
                 let store = store.clone();
                 Box::pin(async move {
@@ -407,6 +417,12 @@ pub async fn taskstore(parts: Parts) -> anyhow::Result<()> {
                         .ok_or_else(|| "does not answer: see taskstore.database_url".into())
                 })
             });
+            let running = async move {
+                tokio::select! {
+                    ran = running => ran,
+                    never = readiness.tell(health) => match never {},
+                }
+            };
             Ok(Box::pin(shutdown::within(deadline, drain, running)) as Running)
         })
         .await

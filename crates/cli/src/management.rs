@@ -1,7 +1,7 @@
 //! The management listener of every role: `/livez`, `/readyz`, `/metrics`.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-
 use std::time::Duration;
 
 use axum::Router;
@@ -10,12 +10,16 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use futures::future::BoxFuture;
+use longhaul_rpc::Health;
 use prometheus::{Registry, TextEncoder};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// How long a check may take.
 const CHECK_MAX: Duration = Duration::from_secs(1);
+
+/// How often gRPC health checks are told what `/readyz` says.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 type Answer = BoxFuture<'static, Result<(), String>>;
 type Check = Arc<dyn Fn() -> Answer + Send + Sync>;
@@ -49,6 +53,18 @@ impl Readiness {
     /// From now on not ready.
     pub fn drain(&self) {
         self.draining.cancel();
+    }
+
+    /// Tells gRPC health checks the same as `/readyz`, for ever.
+    pub async fn tell(&self, health: Health) -> Infallible {
+        loop {
+            health.set(self.report().await.0).await;
+            // That it drains is told at once, and is the last news.
+            match self.draining.is_cancelled() {
+                true => std::future::pending().await,
+                false => drop(self.draining.run_until_cancelled(tokio::time::sleep(TELL_EVERY)).await),
+            }
+        }
     }
 
     /// One line for each check, and whether all hold.
@@ -106,7 +122,48 @@ fn metrics(registry: &Registry) -> impl IntoResponse + use<> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use longhaul_rpc::client::{Target, is_serving};
+    use longhaul_rpc::{Links, Server, ServiceToken};
+
     use super::*;
+
+    #[tokio::test]
+    async fn grpc_health_checks_hear_what_readyz_says() {
+        let (links, token) = (Links::default(), ServiceToken::new(["a-service-token-of-tests"]).unwrap());
+        let listener = links.listen("x");
+        let server = Server::new(token.clone(), 0, CancellationToken::new());
+        let (health, readiness) = (server.health(), Readiness::default());
+        let holds = Arc::new(AtomicBool::new(true));
+        let check = holds.clone();
+        readiness.check("a", move || {
+            let holds = check.load(Ordering::SeqCst);
+            Box::pin(async move { holds.then_some(()).ok_or_else(|| "is away".into()) })
+        });
+        let target = Target { links, urls: vec!["memory://x".into()], token, payload_bytes_max: 0 };
+        let becomes = async |serving| {
+            while is_serving(&target).await.unwrap() != serving {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let looks = async {
+            becomes(false).await;
+            readiness.started();
+            becomes(true).await;
+            holds.store(false, Ordering::SeqCst);
+            becomes(false).await;
+            holds.store(true, Ordering::SeqCst);
+            becomes(true).await;
+            readiness.drain();
+            becomes(false).await;
+        };
+        tokio::select! {
+            looked = tokio::time::timeout(20 * TELL_EVERY, looks) => looked.unwrap(),
+            served = server.serve(listener) => panic!("{served:?}"),
+            never = readiness.tell(health) => match never {},
+        }
+    }
 
     #[tokio::test]
     async fn what_is_only_mentioned_hinders_nothing_and_keeps_to_its_line() {

@@ -65,6 +65,8 @@ pub struct Pace {
     pub floor_deaf: Duration,
     /// How often the list of tools is read again without a hint.
     pub tools: Duration,
+    /// How long the task-store may be out of reach before the gateway says that it cannot serve.
+    pub store_away: Duration,
     /// How often what is known of sessions is read again without a hint.
     pub sessions: Duration,
     /// How long to wait before a lost watch on a resource is begun again.
@@ -90,6 +92,8 @@ impl Default for Pace {
             floor: Duration::from_secs(10),
             floor_deaf: Duration::from_secs(2),
             tools: Duration::from_secs(5),
+            // Longer than one request that is lost, and the next.
+            store_away: Duration::from_secs(15),
             sessions: Duration::from_secs(2),
             watch_again: Duration::from_secs(1),
             carry: Duration::from_secs(5),

@@ -17,6 +17,7 @@ mod http;
 mod in_flight;
 mod metrics;
 mod notify;
+mod reach;
 mod serve;
 mod sessions;
 mod stream;
@@ -54,6 +55,7 @@ use endpoint::Edge;
 use in_flight::InFlight;
 use metrics::Metrics;
 use notify::Notifier;
+use reach::Reach;
 use sessions::{Sessions, Tag};
 use verbs::inline::Runs;
 use watch::Watches;
@@ -101,6 +103,20 @@ pub enum StartError {
     Listener(#[from] std::io::Error),
 }
 
+/// Why a gateway cannot serve now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// It ends.
+    #[error("the gateway ends")]
+    Draining,
+    /// It has not heard from the task-store yet.
+    #[error("not heard from yet: see taskstore_urls")]
+    NeverHeard,
+    /// It has not heard from the task-store for so long.
+    #[error("has not answered for {} s: see its log and taskstore_urls", .0.as_secs())]
+    StoreAway(Duration),
+}
+
 /// How busy a gateway is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
@@ -117,9 +133,23 @@ pub struct Load {
 pub struct Status(Arc<Shared>);
 
 impl Status {
-    /// Whether it can serve: it has heard from the task-store and is not ending.
+    /// Whether it can serve: it has heard from the task-store, not too long ago, and is not ending.
     pub fn is_ready(&self) -> bool {
-        self.0.catalogue.offer().is_some() && self.0.sessions.loaded() && !self.0.drain.is_cancelled()
+        self.ready().is_ok()
+    }
+
+    /// The same, with the reason.
+    pub fn ready(&self) -> Result<(), NotReady> {
+        let Shared { catalogue, sessions, reach, drain, .. } = &*self.0;
+        if drain.is_cancelled() {
+            Err(NotReady::Draining)
+        } else if catalogue.offer().is_none() || !sessions.loaded() {
+            Err(NotReady::NeverHeard)
+        } else if reach.is_away() {
+            Err(NotReady::StoreAway(self.0.config.pace.store_away))
+        } else {
+            Ok(())
+        }
     }
 
     /// Waits until it can serve and offers any tool.
@@ -153,6 +183,7 @@ pub(crate) struct Shared {
     chain: Chain,
     catalogue: Catalogue,
     sessions: Sessions,
+    reach: Reach,
     watches: Arc<Watches>,
     notifier: Notifier,
     carriers: Carriers,
@@ -188,6 +219,7 @@ impl Gateway {
         let shared = Shared {
             catalogue: Catalogue::new(dial, &config),
             sessions: Sessions::default(),
+            reach: Reach::new(),
             watches: Arc::new(Watches::new(tasks.clone(), tracker.clone())),
             notifier: Notifier::new(),
             carriers: Carriers::default(),
@@ -237,6 +269,8 @@ impl Gateway {
         background.spawn(stop.clone().run_until_cancelled_owned(hear(shared.clone())));
         background.spawn(stop.clone().run_until_cancelled_owned(look_at_offers(shared.clone())));
         background.spawn(stop.clone().run_until_cancelled_owned(look_at_sessions(shared.clone())));
+        let (watching, patience) = (shared.clone(), shared.config.pace.store_away);
+        background.spawn(stop.clone().run_until_cancelled_owned(async move { watching.reach.watch(patience).await }));
 
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         serve::serve(listener, router, &shared.config, &connections, &drain, &cut).await;
@@ -371,8 +405,9 @@ fn heard(shared: &Arc<Shared>, control: longhaul_bus::Control) {
 
 async fn look_at_offers(shared: Arc<Shared>) {
     loop {
-        if let Err(error) = shared.catalogue.refresh(&*shared.tasks).await {
-            tracing::debug!(%error, "what is offered could not be read");
+        match shared.catalogue.refresh(&*shared.tasks).await {
+            Ok(()) => shared.reach.heard(),
+            Err(error) => tracing::debug!(%error, "what is offered could not be read"),
         }
         let _ = tokio::time::timeout(shared.config.pace.tools, shared.catalogue.look.notified()).await;
     }
@@ -381,7 +416,10 @@ async fn look_at_offers(shared: Arc<Shared>) {
 async fn look_at_sessions(shared: Arc<Shared>) {
     loop {
         match shared.sessions.refresh(&*shared.control, shared.clock.now()).await {
-            Ok(()) => shared.notifier.close_ended(&shared.sessions),
+            Ok(()) => {
+                shared.reach.heard();
+                shared.notifier.close_ended(&shared.sessions);
+            }
             Err(error) => tracing::debug!(%error, "what is known of sessions could not be read"),
         }
         let _ = tokio::time::timeout(shared.config.pace.sessions, shared.sessions.look.notified()).await;

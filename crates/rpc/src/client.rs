@@ -11,6 +11,9 @@ use longhaul_core::{
     WorkerId, WorkerInfo,
 };
 use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::convert::{self, Bad};
 use crate::link::{Links, ServiceToken, message_bytes_max};
@@ -567,6 +570,17 @@ impl Control for ControlClient {
             .await?;
         Ok(all.into_inner().uris)
     }
+}
+
+/// Whether the first replica of a role says that it serves (`grpc.health.v1`, for the server as a whole). Needs no token.
+pub async fn is_serving(target: &Target) -> Result<bool, Error> {
+    let url = target.urls.first().ok_or_else(|| Error::Fault("no URL to connect to".into()))?;
+    let mut client = HealthClient::new(target.links.channel(url)?);
+    let ask = client.check(HealthCheckRequest { service: String::new() });
+    let answer =
+        tokio::time::timeout(DEADLINE, ask).await.map_err(|_| Error::Unavailable("no answer in time".into()))?;
+    let answer = answer.map_err(|status| Error::Unavailable(status.message().to_owned()))?;
+    Ok(answer.into_inner().status() == ServingStatus::Serving)
 }
 
 impl From<Bad> for Error {

@@ -22,7 +22,7 @@ pub use calls::{Answers, Asked, CallEvent, CallEvents, Calls, Invocation, Line, 
 pub use control::{Control, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote};
 pub use error::Error;
 pub use link::{Links, Listener, MemoryListener, ServiceToken};
-pub use server::Server;
+pub use server::{Health, Server};
 pub use tasks::{Page, Position, TaskCount, Tasks};
 pub use work::{Assignment, Claim, Directive, Directives, Report, Work};
 

@@ -1,5 +1,6 @@
 //! Any [`Tasks`], [`Work`], [`Calls`] or [`Control`] as a gRPC server.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,9 +56,10 @@ impl Server {
         Self { token, payload_bytes_max, routes, health, tasks: TaskTracker::new(), drain }
     }
 
-    /// The reporter of the gRPC health service (`grpc.health.v1`), for the server as a whole.
+    /// The reporter of the gRPC health service (`grpc.health.v1`), for the server as a whole. It says that it serves until
+    /// told otherwise, and that it does not once the drain has fired.
     pub fn health(&self) -> Health {
-        Health(self.health.clone())
+        Health { reporter: self.health.clone(), drain: self.drain.clone() }
     }
 
     fn served<T: ?Sized>(&self, inner: Arc<T>) -> Served<T> {
@@ -104,7 +106,6 @@ impl Server {
 
     /// Runs until `drain` has fired and the last request has its answer.
     pub async fn serve(self, listener: Listener) -> Result<(), Error> {
-        self.health.set_service_status("", ServingStatus::Serving).await;
         let health = self.health.clone();
         let drain = self.drain.clone();
         let stop = async move {
@@ -136,13 +137,23 @@ impl Server {
 
 /// Tells gRPC health checks how the server is.
 #[derive(Clone)]
-pub struct Health(HealthReporter);
+pub struct Health {
+    reporter: HealthReporter,
+    drain: CancellationToken,
+}
+
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Health")
+    }
+}
 
 impl Health {
-    /// Serving, or not.
+    /// Serving, or not; once the server drains, not.
     pub async fn set(&self, serving: bool) {
-        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-        self.0.set_service_status("", status).await;
+        let is_up = serving && !self.drain.is_cancelled();
+        let status = if is_up { ServingStatus::Serving } else { ServingStatus::NotServing };
+        self.reporter.set_service_status("", status).await;
     }
 }
 

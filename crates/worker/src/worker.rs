@@ -230,6 +230,20 @@ impl Worker {
         };
         let server = Server::new(config.task_store.token.clone(), config.task_store.payload_bytes_max, serving.clone())
             .calls(calls.clone() as Arc<dyn Calls>);
+        let health = server.health();
+        health.set(false).await;
+        let _tell = tasks.spawn({
+            let mut attached = attached.subscribe();
+            async move {
+                loop {
+                    let is_attached = *attached.borrow_and_update();
+                    health.set(is_attached).await;
+                    if attached.changed().await.is_err() {
+                        return;
+                    }
+                }
+            }
+        });
         let serve = async {
             match listener {
                 Some(listener) => server.serve(listener).await,

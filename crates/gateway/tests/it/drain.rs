@@ -1,7 +1,10 @@
+use std::sync::atomic::Ordering;
+
+use longhaul_gateway::NotReady;
 use serde_json::json;
 
 use crate::client::{Connection, within};
-use crate::world::{World, text};
+use crate::world::{World, text, until};
 
 #[tokio::test]
 async fn a_drain_ends_streams_so_that_their_clients_go_on_elsewhere() {
@@ -56,4 +59,17 @@ async fn a_drain_ends_within_its_time_and_says_so_to_calls_that_it_cuts() {
     assert_eq!(stream.message().await["error"]["code"], -32603);
     within("the end", world.a.over.cancelled()).await;
     within("the worker", run.stopped.cancelled()).await;
+}
+
+#[tokio::test]
+async fn a_gateway_whose_task_store_is_away_for_long_is_not_ready_until_it_is_back() {
+    let world = World::start().await;
+    let status = &world.a.status;
+    assert_eq!(status.ready(), Ok(()));
+    world.store.down.store(true, Ordering::SeqCst);
+    until("it is not ready", || !status.is_ready()).await;
+    let why = status.ready().unwrap_err();
+    assert!(matches!(why, NotReady::StoreAway(_)) && why.to_string().contains("taskstore_urls"), "{why}");
+    world.store.down.store(false, Ordering::SeqCst);
+    until("it is ready again", || status.is_ready()).await;
 }

@@ -613,6 +613,7 @@ pub fn config() -> Config {
             floor_deaf: ms(50),
             tools: ms(100),
             sessions: ms(50),
+            store_away: ms(400),
             answer_kept: Duration::from_secs(5),
             watch_again: ms(50),
             carry: ms(1000),

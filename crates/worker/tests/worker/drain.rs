@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use longhaul_core::{Interruption, Outcome};
+use longhaul_rpc::Calls as _;
+use longhaul_rpc::client::is_serving;
 use longhaul_worker::{Config, Worker, demo};
 use tokio::time::Instant;
 
 use crate::outcome::text;
-use crate::store::{Asked, World};
+use crate::store::{Asked, World, call};
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_worker_ends_at_once() {
@@ -101,4 +104,26 @@ async fn a_claim_that_is_being_answered_is_heard_out() {
     world.drain.cancel();
     worker.await.unwrap().unwrap();
     assert_eq!(text(world.store.outcome(id).await), (false, "{}".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn grpc_health_checks_hear_whether_the_worker_is_attached_and_that_it_drains() {
+    let world = World::new();
+    let target = world.target("worker");
+    let becomes = async |serving| {
+        while is_serving(&target).await.ok() != Some(serving) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    world.stop_serving();
+    let worker = world.run(Worker::new(world.config()).with_tools(demo::tools()));
+    becomes(false).await;
+    world.serve();
+    becomes(true).await;
+    let mut call = world.calls().invoke(call("countdown", r#"{"seconds":20}"#)).await.unwrap();
+    world.drain.cancel();
+    becomes(false).await;
+    assert!(!worker.is_finished(), "a call goes on");
+    assert!(call.next().await.unwrap().is_ok());
+    worker.await.unwrap().unwrap();
 }

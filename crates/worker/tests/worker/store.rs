@@ -521,7 +521,12 @@ impl World {
         *self.server.lock().unwrap() = Some(stop.drop_guard());
     }
 
-    fn target(&self, name: &str) -> Target {
+    /// The store is away.
+    pub fn stop_serving(&self) {
+        *self.server.lock().unwrap() = None;
+    }
+
+    pub fn target(&self, name: &str) -> Target {
         Target {
             links: self.links.clone(),
             urls: vec![format!("memory://{name}")],
