@@ -22,6 +22,11 @@ impl Timestamp {
     pub fn plus(self, later: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(later.as_micros()).unwrap_or(i64::MAX)))
     }
+
+    /// The moment `earlier` before this one; the first one there is, if that is beyond it.
+    pub fn minus(self, earlier: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(earlier.as_micros()).unwrap_or(i64::MAX)))
+    }
 }
 
 /// What says what time it is.

@@ -107,6 +107,10 @@ pub struct Session {
     pub dialect: Dialect,
     /// What the client can be asked.
     pub capabilities: ClientCapabilities,
+    /// Whether the client was told that there are prompts, and hears when their list changes.
+    pub prompts: bool,
+    /// The same of resources.
+    pub resources: bool,
     /// When it ends.
     pub expires_at: Timestamp,
 }
@@ -226,7 +230,7 @@ impl Content for Session {
             Dialect::V2026_07_28 => 0,
         });
         let ClientCapabilities { elicitation_form, elicitation_url, sampling, roots } = self.capabilities;
-        let flags = [elicitation_form, elicitation_url, sampling, roots];
+        let flags = [elicitation_form, elicitation_url, sampling, roots, self.prompts, self.resources];
         out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
     }
 
@@ -245,7 +249,7 @@ impl Content for Session {
             sampling: flag(2),
             roots: flag(3),
         };
-        Some(Self { id, dialect, capabilities, expires_at })
+        Some(Self { id, dialect, capabilities, prompts: flag(4), resources: flag(5), expires_at })
     }
 }
 
@@ -474,7 +478,14 @@ mod tests {
 
     fn session() -> Session {
         let capabilities = ClientCapabilities { elicitation_url: true, roots: true, ..Default::default() };
-        Session { id: SessionId(7), dialect: Dialect::V2025_11_25, capabilities, expires_at: LATER }
+        Session {
+            id: SessionId(7),
+            dialect: Dialect::V2025_11_25,
+            capabilities,
+            prompts: false,
+            resources: true,
+            expires_at: LATER,
+        }
     }
 
     fn event(request: Option<&str>, task: Option<u128>) -> EventId {
@@ -507,7 +518,7 @@ mod tests {
         for elicitation_form in [false, true] {
             for dialect in [Dialect::V2025_06_18, Dialect::V2025_11_25] {
                 let capabilities = ClientCapabilities { elicitation_form, sampling: true, ..Default::default() };
-                round(&who, &Session { dialect, capabilities, ..session() });
+                round(&who, &Session { dialect, capabilities, prompts: elicitation_form, ..session() });
             }
         }
         let id = TaskId::from_random(u128::MAX);

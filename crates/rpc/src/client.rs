@@ -21,7 +21,7 @@ use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, wo
 use crate::pipe::{Answers, DEADLINE, Open, Pipes};
 use crate::{
     Answers as CallAnswers, Assignment, CallEvent, CallEvents, Calls, Claim, Control, Directive, Directives, Error,
-    Invocation, Page, Position, Report, Resume, SessionNote, TaskCount, Tasks, Work,
+    Invocation, Page, Position, Report, Resume, SessionNote, SessionPosition, TaskCount, Tasks, Work,
 };
 
 /// How to reach the replicas of a role.
@@ -504,34 +504,50 @@ impl ControlClient {
 
 #[async_trait]
 impl Control for ControlClient {
-    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Result<(), Error> {
-        let end = pb::EndSessionRequest { session: session.to_owned(), expires_at: expires_at.as_micros() };
-        self.ask(|mut client| {
-            let request = self.token.sign(tonic::Request::new(end.clone()));
-            async move { client.end_session(request).await }
-        })
-        .await?;
-        Ok(())
+    async fn end_session(&self, owner: &Principal, session: &str, expires_at: Timestamp) -> Result<bool, Error> {
+        let end = pb::EndSessionRequest {
+            session: session.to_owned(),
+            expires_at: expires_at.as_micros(),
+            owner: Some(convert::principal_to(owner)),
+        };
+        let taken = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(end.clone()));
+                async move { client.end_session(request).await }
+            })
+            .await?;
+        Ok(taken.into_inner().taken)
     }
 
-    async fn set_log_level(&self, session: &str, level: LogLevel, expires_at: Timestamp) -> Result<(), Error> {
+    async fn set_log_level(
+        &self,
+        owner: &Principal,
+        session: &str,
+        level: LogLevel,
+        expires_at: Timestamp,
+    ) -> Result<bool, Error> {
         let set = pb::SetLogLevelRequest {
             session: session.to_owned(),
             level: level.name().to_owned(),
             expires_at: expires_at.as_micros(),
+            owner: Some(convert::principal_to(owner)),
         };
-        self.ask(|mut client| {
-            let request = self.token.sign(tonic::Request::new(set.clone()));
-            async move { client.set_log_level(request).await }
-        })
-        .await?;
-        Ok(())
+        let taken = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(set.clone()));
+                async move { client.set_log_level(request).await }
+            })
+            .await?;
+        Ok(taken.into_inner().taken)
     }
 
-    async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error> {
+    async fn sessions(&self, after: &SessionPosition) -> Result<Vec<SessionNote>, Error> {
         let all = self
             .ask(|mut client| {
-                let request = self.token.sign(tonic::Request::new(pb::SessionsRequest { after: after.to_owned() }));
+                let request = self.token.sign(tonic::Request::new(pb::SessionsRequest {
+                    after: after.session.clone(),
+                    changed_at: after.changed_at.as_micros(),
+                }));
                 async move { client.sessions(request).await }
             })
             .await?;

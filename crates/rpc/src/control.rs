@@ -1,10 +1,12 @@
 //! State that every replica must agree on and that no task carries.
 
 use async_trait::async_trait;
-use longhaul_core::{LogLevel, Timestamp};
+use longhaul_core::{LogLevel, Principal, Timestamp};
 
 use crate::Error;
 
+/// Sessions of one caller of which something is remembered. Those that expire make room; some at once may be over it.
+pub const SESSION_NOTES_MAX: usize = 10_000;
 /// Sessions on one page.
 pub const SESSIONS_PAGE: usize = 10_000;
 /// Resources that one session subscribes to.
@@ -13,13 +15,21 @@ pub const SUBSCRIPTIONS_MAX: usize = 100;
 /// The task-store's control state.
 #[async_trait]
 pub trait Control: Send + Sync {
-    /// Remembers that a session has ended, until it would have expired.
-    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Result<(), Error>;
-    /// Remembers from which level on a session wants log messages.
-    async fn set_log_level(&self, session: &str, level: LogLevel, expires_at: Timestamp) -> Result<(), Error>;
-    /// What is known of sessions that would not have expired yet: at most [`SESSIONS_PAGE`], in order, strictly after
-    /// `after`.
-    async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error>;
+    /// Remembers that a caller's session has ended, until it would have expired; false if so much is remembered of other
+    /// sessions of its that there is no room ([`SESSION_NOTES_MAX`]).
+    async fn end_session(&self, owner: &Principal, session: &str, expires_at: Timestamp) -> Result<bool, Error>;
+    /// Remembers from which level on a caller's session wants log messages; false if there is no room.
+    async fn set_log_level(
+        &self,
+        owner: &Principal,
+        session: &str,
+        level: LogLevel,
+        expires_at: Timestamp,
+    ) -> Result<bool, Error>;
+    /// What is known of sessions that would not have expired yet: at most [`SESSIONS_PAGE`], those that changed first at
+    /// the front, strictly after `after`. A change that is being made may come to lie before one that is there already, by
+    /// as long as a statement takes.
+    async fn sessions(&self, after: &SessionPosition) -> Result<Vec<SessionNote>, Error>;
     /// Begins or ends a session's subscription to a resource; false if it has [`SUBSCRIPTIONS_MAX`] already.
     async fn subscribe(&self, session: &str, uri: &str, subscribed: bool, expires_at: Timestamp)
     -> Result<bool, Error>;
@@ -36,4 +46,33 @@ pub struct SessionNote {
     pub ended: bool,
     /// The least level of log messages that it wants, if it said.
     pub log_level: Option<LogLevel>,
+    /// When this was last changed, by the task-store's clock.
+    pub changed_at: Timestamp,
+}
+
+/// A place among [`SessionNote`]s.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionPosition {
+    /// When the note was changed.
+    pub changed_at: Timestamp,
+    /// Its session.
+    pub session: String,
+}
+
+impl SessionPosition {
+    /// Before all that have changed since then.
+    pub fn since(moment: Timestamp) -> Self {
+        Self { changed_at: moment, session: String::new() }
+    }
+
+    /// Before all.
+    pub fn first() -> Self {
+        Self::since(Timestamp::from_micros(i64::MIN))
+    }
+}
+
+impl From<&SessionNote> for SessionPosition {
+    fn from(note: &SessionNote) -> Self {
+        Self { changed_at: note.changed_at, session: note.session.clone() }
+    }
 }

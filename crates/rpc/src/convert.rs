@@ -361,17 +361,19 @@ pub(crate) fn resume_from(resume: pb::Resume) -> Read<Resume> {
 }
 
 pub(crate) fn notes_to(notes: Vec<SessionNote>) -> Vec<pb::SessionNote> {
-    let note = |SessionNote { session, ended, log_level }| pb::SessionNote {
+    let note = |SessionNote { session, ended, log_level, changed_at }| pb::SessionNote {
         session,
         ended,
         log_level: log_level.map(|level: LogLevel| level.name().to_owned()),
+        changed_at: changed_at.as_micros(),
     };
     notes.into_iter().map(note).collect()
 }
 
 pub(crate) fn notes_from(notes: Vec<pb::SessionNote>) -> Read<Vec<SessionNote>> {
-    let note = |pb::SessionNote { session, ended, log_level }| {
-        Ok(SessionNote { session, ended, log_level: log_level.as_deref().map(level_from).transpose()? })
+    let note = |pb::SessionNote { session, ended, log_level, changed_at }| {
+        let log_level = log_level.as_deref().map(level_from).transpose()?;
+        Ok(SessionNote { session, ended, log_level, changed_at: Timestamp::from_micros(changed_at) })
     };
     notes.into_iter().map(note).collect()
 }

@@ -19,7 +19,7 @@ pub mod trace;
 mod work;
 
 pub use calls::{Answers, Asked, CallEvent, CallEvents, Calls, Invocation, Line, Resume};
-pub use control::{Control, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote};
+pub use control::{Control, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition};
 pub use error::Error;
 pub use link::{Links, Listener, MemoryListener, ServiceToken};
 pub use server::{Health, Server};

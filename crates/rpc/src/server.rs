@@ -20,7 +20,7 @@ use crate::convert::{self, Bad};
 use crate::link::{Listener, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{DEADLINE, Replies, serve};
-use crate::{CallEvent, CallEvents, Calls, Control, Error, Page, Position, Report, Tasks, Work};
+use crate::{CallEvent, CallEvents, Calls, Control, Error, Page, Position, Report, SessionPosition, Tasks, Work};
 
 /// HTTP/2 flow-control windows: a result of the largest size fits without a stall.
 const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
@@ -506,8 +506,10 @@ impl pb::control_server::Control for Served<dyn Control> {
     ) -> Result<Response<pb::EndSessionResponse>, Status> {
         self.token.check(request.metadata())?;
         let end = request.into_inner();
-        self.inner.end_session(&end.session, Timestamp::from_micros(end.expires_at)).await.map_err(status)?;
-        Ok(Response::new(pb::EndSessionResponse {}))
+        let owner = convert::principal_from(end.owner).map_err(|bad| status(bad.into()))?;
+        let expires_at = Timestamp::from_micros(end.expires_at);
+        let taken = self.inner.end_session(&owner, &end.session, expires_at).await.map_err(status)?;
+        Ok(Response::new(pb::EndSessionResponse { taken }))
     }
 
     async fn set_log_level(
@@ -518,8 +520,9 @@ impl pb::control_server::Control for Served<dyn Control> {
         let set = request.into_inner();
         let level = convert::level_from(&set.level).map_err(|bad| status(bad.into()))?;
         let expires_at = Timestamp::from_micros(set.expires_at);
-        self.inner.set_log_level(&set.session, level, expires_at).await.map_err(status)?;
-        Ok(Response::new(pb::SetLogLevelResponse {}))
+        let owner = convert::principal_from(set.owner).map_err(|bad| status(bad.into()))?;
+        let taken = self.inner.set_log_level(&owner, &set.session, level, expires_at).await.map_err(status)?;
+        Ok(Response::new(pb::SetLogLevelResponse { taken }))
     }
 
     async fn sessions(
@@ -527,7 +530,9 @@ impl pb::control_server::Control for Served<dyn Control> {
         request: tonic::Request<pb::SessionsRequest>,
     ) -> Result<Response<pb::SessionsResponse>, Status> {
         self.token.check(request.metadata())?;
-        let notes = self.inner.sessions(&request.into_inner().after).await.map_err(status)?;
+        let pb::SessionsRequest { after, changed_at } = request.into_inner();
+        let after = SessionPosition { changed_at: Timestamp::from_micros(changed_at), session: after };
+        let notes = self.inner.sessions(&after).await.map_err(status)?;
         Ok(Response::new(pb::SessionsResponse { sessions: convert::notes_to(notes) }))
     }
 

@@ -18,7 +18,8 @@ use longhaul_core::{
 use longhaul_rpc::client::{CallsClient, ControlClient, TasksClient, WorkClient};
 use longhaul_rpc::{
     Answers, Asked, Assignment, CallEvent, CallEvents, Calls, Claim, Control, Directive, Directives, Error, Invocation,
-    Line, Links, Page, Position, Report, Resume, Server, ServiceToken, SessionNote, TaskCount, Tasks, Work,
+    Line, Links, Page, Position, Report, Resume, Server, ServiceToken, SessionNote, SessionPosition, TaskCount, Tasks,
+    Work,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -347,16 +348,22 @@ impl Calls for Roles {
 
 #[async_trait]
 impl Control for Roles {
-    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Result<(), Error> {
-        assert_eq!((session, expires_at), ("s", LATER));
-        Ok(())
+    async fn end_session(&self, owner: &Principal, session: &str, expires_at: Timestamp) -> Result<bool, Error> {
+        assert_eq!((owner, expires_at), (&who(), LATER));
+        Ok(session == "s")
     }
-    async fn set_log_level(&self, session: &str, level: LogLevel, expires_at: Timestamp) -> Result<(), Error> {
-        assert_eq!((session, level, expires_at), ("s", LogLevel::Alert, LATER));
-        Ok(())
+    async fn set_log_level(
+        &self,
+        owner: &Principal,
+        session: &str,
+        level: LogLevel,
+        expires_at: Timestamp,
+    ) -> Result<bool, Error> {
+        assert_eq!((owner, level, expires_at), (&who(), LogLevel::Alert, LATER));
+        Ok(session == "s")
     }
-    async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error> {
-        Ok(notes().into_iter().filter(|note| &*note.session > after).collect())
+    async fn sessions(&self, after: &SessionPosition) -> Result<Vec<SessionNote>, Error> {
+        Ok(notes().into_iter().filter(|note| SessionPosition::from(note) > *after).collect())
     }
     async fn subscribe(
         &self,
@@ -374,7 +381,8 @@ impl Control for Roles {
 }
 
 fn notes() -> Vec<SessionNote> {
-    let note = |session: &str, ended, log_level| SessionNote { session: session.into(), ended, log_level };
+    let note =
+        |session: &str, ended, log_level| SessionNote { session: session.into(), ended, log_level, changed_at: LATER };
     vec![note("a", true, None), note("b", false, Some(LogLevel::Warning))]
 }
 
@@ -464,10 +472,14 @@ async fn a_watched_resource_says_when_it_changes_until_there_is_no_more_to_say()
 #[tokio::test]
 async fn gateways_and_task_stores_mean_the_same_sessions() {
     let control = ControlClient::new(&serve()).unwrap();
-    control.end_session("s", LATER).await.unwrap();
-    control.set_log_level("s", LogLevel::Alert, LATER).await.unwrap();
-    assert_eq!(control.sessions("").await.unwrap(), notes());
-    assert_eq!(control.sessions("a").await.unwrap(), notes()[1..]);
+    for (session, has_room) in [("s", true), ("one too many", false)] {
+        assert_eq!(control.end_session(&who(), session, LATER).await.unwrap(), has_room);
+        assert_eq!(control.set_log_level(&who(), session, LogLevel::Alert, LATER).await.unwrap(), has_room);
+    }
+    for (after, rest) in [(SessionPosition::first(), 0), (SessionPosition::since(LATER), 0), ((&notes()[0]).into(), 1)]
+    {
+        assert_eq!(control.sessions(&after).await.unwrap(), notes()[rest..]);
+    }
     assert!(control.subscribe("s", "demo://é", true, LATER).await.unwrap());
     assert!(!control.subscribe("s", "demo://é", false, LATER).await.unwrap());
     assert_eq!(control.subscriptions("s").await.unwrap(), ["s", "demo://é"]);

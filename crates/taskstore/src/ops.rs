@@ -14,15 +14,16 @@ use longhaul_core::{
     Phase, Principal, Progress, Question, Refusal, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
-    Assignment, Claim, Control, Directive, Directives, Error, Page, Position, Report, SESSIONS_PAGE, SUBSCRIPTIONS_MAX,
-    SessionNote, TaskCount, Tasks, Work,
+    Assignment, Claim, Control, Directive, Directives, Error, Page, Position, Report, SESSION_NOTES_MAX, SESSIONS_PAGE,
+    SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, TaskCount, Tasks, Work,
 };
 use tokio::time::Instant;
 
 use crate::batch::Item;
 use crate::hints::Hints;
 use crate::store::{
-    Committed, Created, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, Recorded, Stored, Wanted, Wish, Write, insist, weight,
+    Committed, Created, Found, Loaded, NewNote, NewRow, OUTCOME_BYTES_MAX, Recorded, Stored, Wanted, Wish, Write,
+    insist, weight,
 };
 use crate::{TaskStore, answers, metrics};
 
@@ -439,16 +440,22 @@ impl Work for TaskStore {
 
 #[async_trait]
 impl Control for TaskStore {
-    async fn end_session(&self, session: &str, expires_at: Timestamp) -> Result<(), Error> {
-        self.note(session, true, None, expires_at).await
+    async fn end_session(&self, owner: &Principal, session: &str, expires_at: Timestamp) -> Result<bool, Error> {
+        self.note(owner, session, true, None, expires_at).await
     }
 
-    async fn set_log_level(&self, session: &str, level: LogLevel, expires_at: Timestamp) -> Result<(), Error> {
-        self.note(session, false, Some(level), expires_at).await
+    async fn set_log_level(
+        &self,
+        owner: &Principal,
+        session: &str,
+        level: LogLevel,
+        expires_at: Timestamp,
+    ) -> Result<bool, Error> {
+        self.note(owner, session, false, Some(level), expires_at).await
     }
 
-    async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error> {
-        storable([after])?;
+    async fn sessions(&self, after: &SessionPosition) -> Result<Vec<SessionNote>, Error> {
+        storable([&*after.session])?;
         Ok(insist(|| self.inner.store.sessions(after, SESSIONS_PAGE)).await?)
     }
 
@@ -487,17 +494,22 @@ impl Control for TaskStore {
 impl TaskStore {
     async fn note(
         &self,
+        owner: &Principal,
         session: &str,
         ended: bool,
         log_level: Option<LogLevel>,
         expires_at: Timestamp,
-    ) -> Result<(), Error> {
-        storable([session])?;
-        let (this, session) = (self.clone(), session.to_owned());
+    ) -> Result<bool, Error> {
+        let (tenant, owner) = (owner.tenant.as_str().to_owned(), owner.owner());
+        storable([session, &tenant, &owner])?;
+        let note = NewNote { session: session.to_owned(), tenant, owner, ended, log_level, expires_at };
+        let this = self.clone();
         self.shielded(async move {
-            insist(|| this.inner.store.note_session(&session, ended, log_level, expires_at)).await?;
-            this.inner.hints.bus.publish(Hint::Control(ControlHint::Sessions));
-            Ok(())
+            let taken = insist(|| this.inner.store.note_session(&note, SESSION_NOTES_MAX)).await?;
+            if taken {
+                this.inner.hints.bus.publish(Hint::Control(ControlHint::Sessions));
+            }
+            Ok(taken)
         })
         .await
     }

@@ -197,14 +197,15 @@ pub(super) async fn delete(shared: &Arc<Shared>, principal: Arc<Principal>, head
     let ending = {
         let shared = shared.clone();
         async move {
-            shared.sessions.end(&*shared.control, &session, tag).await?;
+            let taken = shared.sessions.end(&*shared.control, &principal, &session, tag).await?;
             shared.bus.publish(Hint::Control(Control::Sessions));
             shared.notifier.close_ended(&shared.sessions);
-            Ok::<_, Error>(())
+            Ok::<_, Error>(taken)
         }
     };
     match shared.see_through(ending).await {
-        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Ok(true) => StatusCode::NO_CONTENT.into_response(),
+        Ok(false) => json(StatusCode::TOO_MANY_REQUESTS, error_body(None, &verbs::level::too_many_sessions())),
         Err(_) => unavailable(None),
     }
 }

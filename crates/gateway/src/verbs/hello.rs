@@ -40,6 +40,8 @@ pub(crate) fn hello(
         id: SessionId::from_random(u128::from_be_bytes(random())),
         dialect,
         capabilities: ClientCapabilities { elicitation_url, ..hello.capabilities },
+        prompts: welcome.features.prompts,
+        resources: welcome.features.resources,
         expires_at: shared.clock.now().plus(SESSION_LIFE),
     };
     tracing::debug!(client = hello.client, version = dialect.version(), "a session begins");

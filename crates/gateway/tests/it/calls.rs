@@ -149,7 +149,7 @@ async fn a_session_hears_log_messages_from_the_level_on_that_it_sets() {
     };
     heard(BOTH, Some(LogLevel::Info)).await;
     assert_eq!(client.at(world.b.at).ok("logging/setLevel", json!({"level": "error"})).await, json!({}));
-    until("the level is known", || !world.store.levels.lock().unwrap().is_empty()).await;
+    until("the level is known", || !world.store.notes.lock().unwrap().is_empty()).await;
     within("the other gateway", async {
         loop {
             let mut stream = client.stream(json!(1), "tools/call", json!({"name": "wait"})).await;

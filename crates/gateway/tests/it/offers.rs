@@ -5,8 +5,8 @@ use std::sync::Arc;
 use longhaul_core::{PromptDef, TaskSupport};
 use serde_json::{Value, json};
 
-use crate::client::within;
-use crate::world::{Worker, World, serve_worker, tool, with_everything, worker_info};
+use crate::client::{Client, within};
+use crate::world::{ALICE, Worker, World, serve_worker, tool, with_everything, worker_info};
 
 async fn everything() -> World {
     let world = World::start().await;
@@ -193,6 +193,45 @@ async fn each_list_has_its_own_notice_of_change() {
     info.tools.push(tool("new", TaskSupport::Optional));
     world.store.offer(vec![info]);
     assert_eq!(stream.message().await["method"], "notifications/tools/list_changed");
+}
+
+#[tokio::test]
+async fn a_session_hears_of_the_lists_that_it_was_told_of_and_of_no_others() {
+    let world = World::start().await;
+    // There are only tools at first.
+    let (before, mut info) = (world.alice().await, with_everything());
+    let mut old = before.get(None).await;
+    old.event().await.unwrap();
+    world.store.offer(vec![info.clone()]);
+    let after = within("a session that is told of prompts", async {
+        loop {
+            let answer = Client::new(world.a.at, ALICE).initialize("2025-11-25").await;
+            if answer.json()["result"]["capabilities"]["prompts"].is_object() {
+                break world.alice().await;
+            }
+        }
+    })
+    .await;
+    let mut new = after.get(None).await;
+    new.event().await.unwrap();
+    info.prompts.pop();
+    info.resources.pop();
+    world.store.offer(vec![info.clone()]);
+    let mut heard = Vec::new();
+    while heard.len() < 2 {
+        heard.push(new.message().await["method"].as_str().unwrap().to_owned());
+    }
+    heard.sort();
+    assert_eq!(heard, ["notifications/prompts/list_changed", "notifications/resources/list_changed"]);
+    info.tools.push(tool("new", TaskSupport::Optional));
+    world.store.offer(vec![info]);
+    assert_eq!(new.message().await["method"], "notifications/tools/list_changed");
+    // The first has heard of the same, and of other tools alone.
+    let mut last = String::new();
+    while !last.contains("tools") {
+        last = old.message().await["method"].as_str().unwrap().to_owned();
+        assert_eq!(last, "notifications/tools/list_changed");
+    }
 }
 
 #[tokio::test]

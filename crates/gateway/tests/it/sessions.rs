@@ -95,7 +95,7 @@ async fn an_ended_session_is_unknown_here_at_once_and_soon_everywhere() {
     assert_eq!(client.send("DELETE", "", b"").await.head().await.unwrap().status, 404);
     assert_eq!(other.call("ping", json!({})).await.status(), 200, "another session has ended too");
     // What is stored gives nobody the session.
-    let stored = world.store.ended.lock().unwrap().clone();
+    let stored: Vec<_> = world.store.notes.lock().unwrap().keys().cloned().collect();
     assert_eq!(stored.len(), 1);
     assert!(!client.session.unwrap().contains(&stored[0]));
 }
@@ -109,6 +109,26 @@ async fn a_session_that_cannot_be_ended_goes_on() {
     assert_eq!((head.status, head.header("retry-after")), (503, Some("1")));
     world.store.down.store(false, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(client.call("ping", json!({})).await.status(), 200);
+}
+
+#[tokio::test]
+async fn so_much_is_remembered_of_the_sessions_of_one_caller_and_no_more() {
+    let world = World::start().await;
+    let (first, second) = (world.alice().await, world.alice().await);
+    world.store.notes_max.store(1, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(first.ok("logging/setLevel", json!({"level": "error"})).await, json!({}));
+    let refused = second.call("logging/setLevel", json!({"level": "error"})).await.json();
+    assert_eq!(
+        (&refused["error"]["code"], &refused["error"]["data"]["refused_by"]),
+        (&json!(-31429), &json!("session_limit"))
+    );
+    let head = second.send("DELETE", "", b"").await.head().await.unwrap();
+    assert_eq!(head.status, 429);
+    assert_eq!(second.call("ping", json!({})).await.status(), 200, "it goes on");
+    // What is known of already may change, and another caller has its own room.
+    assert_eq!(first.send("DELETE", "", b"").await.head().await.unwrap().status, 204);
+    let other = Client::hello(world.a.at, BOB).await;
+    assert_eq!(other.send("DELETE", "", b"").await.head().await.unwrap().status, 204);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! A task-store in memory, a worker that does what a test says, and gateways before them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, 
 use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{
     Answers, Asked, CallEvent, CallEvents, Calls, Control, Error, Invocation, Links, Page, Position, Resume,
-    SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote, TaskCount, Tasks,
+    SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote, SessionPosition, TaskCount, Tasks,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -60,8 +60,9 @@ pub struct Store {
     pub tasks: Mutex<HashMap<TaskId, (Task, Option<Outcome>)>>,
     pub created: Mutex<Vec<NewTask>>,
     pub workers: Mutex<Vec<WorkerInfo>>,
-    pub ended: Mutex<Vec<String>>,
-    pub levels: Mutex<HashMap<String, LogLevel>>,
+    /// What is known of sessions, and whose they are.
+    pub notes: Mutex<HashMap<String, (Principal, SessionNote)>>,
+    pub notes_max: AtomicUsize,
     pub subscriptions: Mutex<HashMap<String, Vec<String>>>,
     /// Answers that were taken, and to which question of which task.
     pub answers: Mutex<Vec<(TaskId, u32, InputResponse)>>,
@@ -95,6 +96,21 @@ impl Store {
             Some(end) if end <= self.clock.now() => Err(Refusal::Expired.into()),
             Some(_) | None => Ok((task, outcome)),
         }
+    }
+
+    fn note(&self, owner: &Principal, session: &str, write: impl FnOnce(&mut SessionNote)) -> Result<bool, Error> {
+        self.up()?;
+        let mut notes = self.notes.lock().unwrap();
+        let others = notes.iter().filter(|(other, (whose, _))| whose == owner && *other != session).count();
+        if others >= self.notes_max.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        let changed_at = self.clock.now();
+        let none = SessionNote { session: session.to_owned(), ended: false, log_level: None, changed_at };
+        let (_, note) = notes.entry(session.to_owned()).or_insert_with(|| (owner.clone(), none));
+        write(note);
+        note.changed_at = changed_at;
+        Ok(true)
     }
 
     fn change(&self, id: TaskId, verb: impl FnOnce(Task) -> Result<Change, Refusal>) -> Result<Task, Error> {
@@ -284,29 +300,25 @@ impl Tasks for Store {
 
 #[async_trait]
 impl Control for Store {
-    async fn end_session(&self, session: &str, _expires_at: Timestamp) -> Result<(), Error> {
-        self.up()?;
-        self.ended.lock().unwrap().push(session.to_owned());
-        Ok(())
+    async fn end_session(&self, owner: &Principal, session: &str, _expires_at: Timestamp) -> Result<bool, Error> {
+        self.note(owner, session, |note| note.ended = true)
     }
 
-    async fn set_log_level(&self, session: &str, level: LogLevel, _expires_at: Timestamp) -> Result<(), Error> {
-        self.up()?;
-        self.levels.lock().unwrap().insert(session.to_owned(), level);
-        Ok(())
+    async fn set_log_level(
+        &self,
+        owner: &Principal,
+        session: &str,
+        level: LogLevel,
+        _expires_at: Timestamp,
+    ) -> Result<bool, Error> {
+        self.note(owner, session, |note| note.log_level = Some(level))
     }
 
-    async fn sessions(&self, after: &str) -> Result<Vec<SessionNote>, Error> {
+    async fn sessions(&self, after: &SessionPosition) -> Result<Vec<SessionNote>, Error> {
         self.up()?;
-        let mut notes: BTreeMap<String, SessionNote> = BTreeMap::new();
-        let none = |session: &String| SessionNote { session: session.clone(), ended: false, log_level: None };
-        for session in &*self.ended.lock().unwrap() {
-            notes.entry(session.clone()).or_insert_with(|| none(session)).ended = true;
-        }
-        for (session, level) in &*self.levels.lock().unwrap() {
-            notes.entry(session.clone()).or_insert_with(|| none(session)).log_level = Some(*level);
-        }
-        Ok(notes.into_values().filter(|note| *note.session > *after).take(SESSIONS_PAGE).collect())
+        let mut notes: Vec<_> = self.notes.lock().unwrap().values().map(|(_, note)| note.clone()).collect();
+        notes.sort_by_key(|note| SessionPosition::from(note));
+        Ok(notes.into_iter().filter(|note| SessionPosition::from(note) > *after).take(SESSIONS_PAGE).collect())
     }
 
     async fn subscribe(
@@ -636,8 +648,8 @@ impl World {
             tasks: Mutex::default(),
             created: Mutex::default(),
             workers: Mutex::default(),
-            ended: Mutex::default(),
-            levels: Mutex::default(),
+            notes: Mutex::default(),
+            notes_max: AtomicUsize::new(usize::MAX),
             subscriptions: Mutex::default(),
             answers: Mutex::default(),
             carried: Mutex::default(),

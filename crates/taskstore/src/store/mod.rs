@@ -13,7 +13,7 @@ use bytes::Bytes;
 use longhaul_core::{
     Fence, LeaseToken, LimitScope, LogLevel, NewTask, Outcome, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
 };
-use longhaul_rpc::{Assignment, Position, SessionNote, TaskCount};
+use longhaul_rpc::{Assignment, Position, SessionNote, SessionPosition, TaskCount};
 use tokio::time::Instant;
 
 /// How often a statement with unknown outcome is said again.
@@ -132,6 +132,18 @@ pub(crate) enum Created {
     /// A task of this id is there already.
     Known,
     Full(LimitScope),
+}
+
+/// What is to be remembered of a session.
+#[derive(Debug, Clone)]
+pub(crate) struct NewNote {
+    pub session: String,
+    pub tenant: String,
+    /// [`longhaul_core::Principal::owner`] of its owner.
+    pub owner: String,
+    pub ended: bool,
+    pub log_level: Option<LogLevel>,
+    pub expires_at: Timestamp,
 }
 
 /// A task to read.
@@ -302,15 +314,10 @@ pub(crate) trait Store: Send + Sync {
     /// The workers heard of within this time, by name.
     async fn workers(&self, within: Duration) -> Answer<Vec<WorkerInfo>>;
 
-    /// Adds to what is known of a session: an end stays, and the last level counts.
-    async fn note_session(
-        &self,
-        session: &str,
-        ended: bool,
-        log_level: Option<LogLevel>,
-        expires_at: Timestamp,
-    ) -> Answer<()>;
-    async fn sessions(&self, after: &str, limit: usize) -> Answer<Vec<SessionNote>>;
+    /// Adds to what is known of a session: an end stays, and the last level counts. False if something is known of so many
+    /// other sessions of its owner.
+    async fn note_session(&self, note: &NewNote, max: usize) -> Answer<bool>;
+    async fn sessions(&self, after: &SessionPosition, limit: usize) -> Answer<Vec<SessionNote>>;
     /// False if the session has so many already.
     async fn subscribe(&self, session: &str, uri: &str, max: usize, expires_at: Timestamp) -> Answer<bool>;
     async fn unsubscribe(&self, session: &str, uri: &str) -> Answer<()>;

@@ -12,15 +12,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use longhaul_core::limits::JOURNAL_BYTES_MAX;
 use longhaul_core::{Fence, LimitScope, LogLevel, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
-use longhaul_rpc::{Assignment, Position, SessionNote, TaskCount};
+use longhaul_rpc::{Assignment, Position, SessionNote, SessionPosition, TaskCount};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
 use self::link::Lane;
 use super::row::{self, TaskRow as _, at, there};
 use super::{
-    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Recorded, Retention,
-    Store, Wanted, Wish, Write, micros,
+    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewNote, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Recorded,
+    Retention, Store, Wanted, Wish, Write, micros,
 };
 
 pub(crate) use self::link::{check_durability, check_schema, migrate};
@@ -267,23 +267,23 @@ impl Store for PostgresStore {
         rows.iter().map(row::worker).collect()
     }
 
-    async fn note_session(
-        &self,
-        session: &str,
-        ended: bool,
-        log_level: Option<LogLevel>,
-        expires_at: Timestamp,
-    ) -> Answer<()> {
+    async fn note_session(&self, note: &NewNote, max: usize) -> Answer<bool> {
         let query = sqlx::query(sql::NOTE_SESSION)
-            .bind(session.to_owned())
-            .bind(ended)
-            .bind(log_level.map(LogLevel::name))
-            .bind(expires_at.as_micros());
-        self.calls.all("note_session", query).await.map(drop)
+            .bind(note.session.clone())
+            .bind(note.ended)
+            .bind(note.log_level.map(LogLevel::name))
+            .bind(note.expires_at.as_micros())
+            .bind(note.tenant.clone())
+            .bind(note.owner.clone())
+            .bind(max as i64);
+        Ok(!self.calls.all("note_session", query).await?.is_empty())
     }
 
-    async fn sessions(&self, after: &str, limit: usize) -> Answer<Vec<SessionNote>> {
-        let query = sqlx::query(sql::SESSIONS).bind(after.to_owned()).bind(limit as i64);
+    async fn sessions(&self, after: &SessionPosition, limit: usize) -> Answer<Vec<SessionNote>> {
+        let query = sqlx::query(sql::SESSIONS)
+            .bind(after.changed_at.as_micros())
+            .bind(after.session.clone())
+            .bind(limit as i64);
         self.calls.all("sessions", query).await?.iter().map(row::note).collect()
     }
 

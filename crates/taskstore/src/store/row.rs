@@ -262,7 +262,7 @@ pub(crate) fn answer<R: TaskRow>(row: &R) -> Option<Result<(u32, Vec<u8>), Fault
     row.int(0).transpose().map(|nth| nth.and_then(read))
 }
 
-/// `session, ended, log_level` as what is known of a session.
+/// `session, ended, log_level, changed_at` as what is known of a session.
 pub(crate) fn note<R: TaskRow>(row: &R) -> Result<SessionNote, Fault> {
     let level =
         |name: String| LogLevel::from_name(&name).ok_or_else(|| Fault::Failed("a log level of another version".into()));
@@ -270,6 +270,7 @@ pub(crate) fn note<R: TaskRow>(row: &R) -> Result<SessionNote, Fault> {
         session: there(row.text(0)?, "session")?,
         ended: there(row.int(1)?, "ended")? == 1,
         log_level: row.text(2)?.map(level).transpose()?,
+        changed_at: moment(row, 3)?,
     })
 }
 

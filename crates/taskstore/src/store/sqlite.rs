@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use longhaul_core::limits::JOURNAL_BYTES_MAX;
 use longhaul_core::{Clock, Event, Fence, LimitScope, LogLevel, Phase, Task, TaskId, Timestamp, WorkerId, WorkerInfo};
-use longhaul_rpc::{Assignment, Position, SessionNote, TaskCount};
+use longhaul_rpc::{Assignment, Position, SessionNote, SessionPosition, TaskCount};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::query::Query;
 use sqlx::sqlite::{
@@ -22,8 +22,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::row::{self, TaskRow as _, at, task_columns, there};
 use super::{
-    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Recorded, Retention,
-    Store, Wanted, Wish, Write, micros,
+    Answer, Caps, Committed, Created, Fault, Found, Loaded, NewNote, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Recorded,
+    Retention, Store, Wanted, Wish, Write, micros,
 };
 
 /// How long a statement waits for another process that writes.
@@ -47,6 +47,7 @@ impl SqliteStore {
             migration(1, "tasks", include_str!("../../../../migrations/sqlite/0001_tasks.sql")),
             migration(2, "inputs", include_str!("../../../../migrations/sqlite/0002_inputs.sql")),
             migration(6, "attempts", include_str!("../../../../migrations/sqlite/0006_attempts.sql")),
+            migration(7, "sessions", include_str!("../../../../migrations/sqlite/0007_sessions.sql")),
             migration(9, "traces", include_str!("../../../../migrations/sqlite/0009_traces.sql")),
         ];
         let migrated = Migrator::with_migrations(migrations).run_direct(None, &mut writer, false).await;
@@ -484,35 +485,39 @@ impl Store for SqliteStore {
         rows.iter().map(row::worker).collect()
     }
 
-    async fn note_session(
-        &self,
-        session: &str,
-        ended: bool,
-        log_level: Option<LogLevel>,
-        expires_at: Timestamp,
-    ) -> Answer<()> {
+    async fn note_session(&self, note: &NewNote, max: usize) -> Answer<bool> {
         let mut work = self.begin().await?;
-        let note = sqlx::query(
-            "INSERT INTO session_notes (session, ended, log_level, expires_at) VALUES (?1, ?2, ?3, ?4)
+        let now = work.now;
+        let query = sqlx::query(
+            "INSERT INTO session_notes (session, ended, log_level, expires_at, tenant, owner, changed_at)
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
+             WHERE EXISTS (SELECT 1 FROM session_notes WHERE session = ?1)
+               OR (SELECT count(*) FROM (SELECT 1 FROM session_notes WHERE tenant = ?5 AND owner = ?6 LIMIT ?8)) < ?8
              ON CONFLICT DO UPDATE SET ended = ended OR ?2, log_level = coalesce(?3, log_level),
-               expires_at = max(expires_at, ?4)",
+               expires_at = max(expires_at, ?4), changed_at = max(changed_at, ?7)
+             RETURNING 1",
         )
-        .bind(session)
-        .bind(ended)
-        .bind(log_level.map(LogLevel::name))
-        .bind(expires_at.as_micros());
-        work.run(note).await?;
-        work.commit(()).await
+        .bind(&note.session)
+        .bind(note.ended)
+        .bind(note.log_level.map(LogLevel::name))
+        .bind(note.expires_at.as_micros())
+        .bind(&note.tenant)
+        .bind(&note.owner)
+        .bind(now)
+        .bind(max as i64);
+        let taken = !work.all(query).await?.is_empty();
+        work.commit(taken).await
     }
 
-    async fn sessions(&self, after: &str, limit: usize) -> Answer<Vec<SessionNote>> {
+    async fn sessions(&self, after: &SessionPosition, limit: usize) -> Answer<Vec<SessionNote>> {
         let mut reader = self.reader.lock().await;
         let now = self.now(&mut reader).await?;
         let query = sqlx::query(
-            "SELECT session, ended, log_level FROM session_notes WHERE session > ?1 AND expires_at > ?2
-             ORDER BY session LIMIT ?3",
+            "SELECT session, ended, log_level, changed_at FROM session_notes
+             WHERE (changed_at, session) > (?1, ?2) AND expires_at > ?3 ORDER BY changed_at, session LIMIT ?4",
         )
-        .bind(after)
+        .bind(after.changed_at.as_micros())
+        .bind(&after.session)
         .bind(now)
         .bind(limit as i64);
         all(&mut reader, query).await?.iter().map(row::note).collect()

@@ -2,8 +2,8 @@
 
 use std::str::FromStr as _;
 
-use longhaul_core::{ClientCapabilities, TaskSupport};
-use longhaul_rpc::{Control as _, SessionNote, Tasks as _, Work as _};
+use longhaul_core::{ClientCapabilities, TaskSupport, Timestamp};
+use longhaul_rpc::{Control as _, SessionNote, SessionPosition, Tasks as _, Work as _};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -50,8 +50,9 @@ async fn look(world: &World) {
     let queued = store.get(&ann(), task_id(1)).await.unwrap();
     assert_eq!((queued.client, queued.inputs.as_slice()), (ClientCapabilities::default(), &[][..]));
     assert!(store.get(&ann(), task_id(2)).await.unwrap().ending().is_some());
-    let ended = SessionNote { session: "s".into(), ended: true, log_level: None };
-    assert_eq!(store.sessions("").await.unwrap(), [ended]);
+    let ended =
+        SessionNote { session: "s".into(), ended: true, log_level: None, changed_at: Timestamp::from_micros(0) };
+    assert_eq!(store.sessions(&SessionPosition::first()).await.unwrap(), [ended]);
     let workers = store.tools().await.unwrap();
     let [one] = workers.as_slice() else { panic!("{workers:?}") };
     assert_eq!((one.tools.len(), one.prompts.len(), one.completes), (1, 0, false));

@@ -5,15 +5,22 @@ use std::time::Duration;
 use futures::future::join_all;
 use longhaul_bus::{Control as ControlHint, Hint};
 use longhaul_core::LogLevel;
-use longhaul_rpc::{Control as _, Error, SUBSCRIPTIONS_MAX, SessionNote, Tasks as _};
+use longhaul_rpc::{Control as _, Error, SESSION_NOTES_MAX, SUBSCRIPTIONS_MAX, SessionPosition, Tasks as _};
+use longhaul_taskstore::TaskStore;
 
 use crate::on_both_engines;
 use crate::world::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn note(session: &str, ended: bool, log_level: Option<LogLevel>) -> SessionNote {
-    SessionNote { session: session.into(), ended, log_level }
+/// What is known of sessions that have changed after this, in the order of changes.
+async fn known(store: &TaskStore, after: &SessionPosition) -> Vec<(String, bool, Option<LogLevel>)> {
+    let notes = store.sessions(after).await.unwrap().into_iter();
+    notes.map(|note| (note.session, note.ended, note.log_level)).collect()
+}
+
+fn note(session: &str, ended: bool, log_level: Option<LogLevel>) -> (String, bool, Option<LogLevel>) {
+    (session.to_owned(), ended, log_level)
 }
 
 on_both_engines! {
@@ -22,29 +29,66 @@ on_both_engines! {
         let now = store.create(new_task(&ann())).await.unwrap().created_at;
         let mut heard = world.bus.subscribe();
         for _ in 0..2 {
-            store.end_session("s1", now.plus(MINUTE)).await.unwrap();
+            assert!(store.end_session(&ann(), "s1", now.plus(MINUTE)).await.unwrap());
         }
         assert_eq!(heard.try_recv(), Ok(Hint::Control(ControlHint::Sessions)));
         for level in [LogLevel::Debug, LogLevel::Error] {
-            store.set_log_level("s2", level, now.plus(10 * MINUTE)).await.unwrap();
+            assert!(store.set_log_level(&ann(), "s2", level, now.plus(10 * MINUTE)).await.unwrap());
         }
         // An end stays, and so does what was said before it.
-        store.set_log_level("s3", LogLevel::Info, now.plus(10 * MINUTE)).await.unwrap();
-        store.end_session("s3", now.plus(10 * MINUTE)).await.unwrap();
-        store.end_session("s4", now.plus(10 * MINUTE)).await.unwrap();
-        store.set_log_level("s4", LogLevel::Info, now.plus(MINUTE)).await.unwrap();
+        assert!(store.set_log_level(&ann(), "s3", LogLevel::Info, now.plus(10 * MINUTE)).await.unwrap());
+        assert!(store.end_session(&ann(), "s3", now.plus(10 * MINUTE)).await.unwrap());
+        assert!(store.end_session(&ann(), "s4", now.plus(10 * MINUTE)).await.unwrap());
+        assert!(store.set_log_level(&ann(), "s4", LogLevel::Info, now.plus(MINUTE)).await.unwrap());
         let hints = std::iter::from_fn(|| heard.try_recv().ok()).filter(|hint| *hint == Hint::Control(ControlHint::Sessions));
         assert_eq!(hints.count(), 7);
 
         let (two, three) = (note("s2", false, Some(LogLevel::Error)), note("s3", true, Some(LogLevel::Info)));
         let four = note("s4", true, Some(LogLevel::Info));
         let all = [note("s1", true, None), two.clone(), three.clone(), four.clone()];
-        assert_eq!(world.store().await.sessions("").await.unwrap(), all);
-        assert_eq!(store.sessions("s2").await.unwrap(), [three.clone(), four.clone()]);
-        store.advance_clock(MINUTE + MINUTE / 2).await.unwrap();
-        assert_eq!(store.sessions("").await.unwrap(), [two, three, four]);
+        let first = SessionPosition::first();
+        assert_eq!(known(&world.store().await, &first).await, all);
+        // A change brings a session to the end: who has read on reads it again, and nothing else.
+        let end = SessionPosition::from(store.sessions(&first).await.unwrap().last().unwrap());
+        assert_eq!(known(&store, &end).await, []);
+        store.advance_clock(MINUTE / 2).await.unwrap();
+        let two = note("s2", true, two.2);
+        assert!(store.end_session(&ann(), "s2", now.plus(10 * MINUTE)).await.unwrap());
+        assert_eq!(known(&store, &end).await, std::slice::from_ref(&two));
+        assert_eq!(known(&store, &SessionPosition::since(end.changed_at)).await, [four.clone(), two.clone()]);
+        store.advance_clock(MINUTE).await.unwrap();
+        assert_eq!(known(&store, &first).await, [three, four, two]);
         store.purge().await.unwrap();
         assert_eq!(world.texts("SELECT session FROM session_notes ORDER BY session").await, ["s2", "s3", "s4"]);
+    }
+
+    async fn so_many_sessions_of_one_caller_are_remembered_and_no_more(world) {
+        let store = world.store().await;
+        let now = store.create(new_task(&ann())).await.unwrap().created_at;
+        let later = now.plus(MINUTE);
+        assert!(store.end_session(&ann(), "0", later).await.unwrap());
+        world
+            .execute_any(format!(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})
+                 INSERT INTO session_notes (session, ended, expires_at, tenant, owner, changed_at)
+                 SELECT 'n' || i, ended, expires_at, tenant, owner, changed_at FROM n, session_notes WHERE session = '0'",
+                SESSION_NOTES_MAX - 2
+            ))
+            .await;
+        assert!(store.set_log_level(&ann(), "last", LogLevel::Info, later).await.unwrap());
+        let mut heard = world.bus.subscribe();
+        assert!(!store.end_session(&ann(), "more", later).await.unwrap());
+        assert!(!store.set_log_level(&ann(), "more", LogLevel::Info, later).await.unwrap());
+        assert!(heard.try_recv().is_err(), "nothing has changed");
+        // What is known already may change, and another caller's room is its own.
+        assert!(store.end_session(&ann(), "last", later).await.unwrap());
+        assert!(store.end_session(&agent("acme", "bob"), "more", later).await.unwrap());
+        // Those that expire make room.
+        store.advance_clock(2 * MINUTE).await.unwrap();
+        while !world.texts("SELECT session FROM session_notes").await.is_empty() {
+            store.purge().await.unwrap();
+        }
+        assert!(store.end_session(&ann(), "more", now.plus(10 * MINUTE)).await.unwrap());
     }
 
     async fn a_session_subscribes_to_so_many_resources_and_no_more(world) {

@@ -448,14 +448,20 @@ SELECT greatest((SELECT count(*) FROM stones), (SELECT count(*) FROM carried), (
 
 // note_session
 pub(super) const NOTE_SESSION: &str = "
-INSERT INTO session_notes AS s (session, ended, log_level, expires_at) VALUES ($1, $2, $3, $4)
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
+INSERT INTO session_notes AS s (session, ended, log_level, expires_at, tenant, owner, changed_at)
+SELECT $1, $2, $3, $4, $5, $6, now FROM clock
+WHERE EXISTS (SELECT FROM session_notes WHERE session = $1)
+  OR (SELECT count(*) FROM (SELECT FROM session_notes WHERE tenant = $5 AND owner = $6 LIMIT $7) mine) < $7
 ON CONFLICT (session) DO UPDATE SET ended = s.ended OR excluded.ended, log_level = coalesce(excluded.log_level, s.log_level),
-  expires_at = greatest(s.expires_at, excluded.expires_at)";
+  expires_at = greatest(s.expires_at, excluded.expires_at), changed_at = greatest(s.changed_at, excluded.changed_at)
+RETURNING 1";
 
 // sessions
 pub(super) const SESSIONS: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
-SELECT session, ended::int, log_level FROM session_notes, clock WHERE session > $1 AND expires_at > clock.now ORDER BY session LIMIT $2";
+SELECT session, ended::int, log_level, changed_at FROM session_notes, clock
+WHERE (changed_at, session) > ($1, $2) AND expires_at > clock.now ORDER BY changed_at, session LIMIT $3";
 
 // subscribe
 //
