@@ -1,6 +1,7 @@
 //! Which pages and which names may be used to reach us: the defence against DNS rebinding (MCP 2025-11-25,
 //! basic/transports, "Security Warning").
 
+use http::HeaderValue;
 use http::header::{HOST, ORIGIN};
 use http::request::Parts;
 use http::uri::{Authority, Uri};
@@ -56,6 +57,16 @@ impl Doors {
     /// Whether a request may come in.
     pub(crate) fn admit(&self, request: &Parts) -> bool {
         self.admits_host(request) && self.admits_origin(request)
+    }
+
+    /// Whether there are origins whose pages are told that they may talk with us: those that somebody has listed.
+    pub(crate) fn know_pages(&self) -> bool {
+        matches!(&self.origins, Allowed::Listed(origins) if !origins.is_empty())
+    }
+
+    /// The origin of the page that a request comes from, if it is listed and may come in.
+    pub(crate) fn page<'a>(&self, request: &'a Parts) -> Option<&'a HeaderValue> {
+        request.headers.get(ORIGIN).filter(|_| self.know_pages() && self.admit(request))
     }
 
     fn admits_host(&self, request: &Parts) -> bool {

@@ -11,6 +11,7 @@ mod auth;
 mod carry;
 mod catalogue;
 mod config;
+mod cors;
 mod doors;
 mod endpoint;
 mod http;
@@ -262,7 +263,8 @@ impl Gateway {
         }
         let doors = Doors::new(&shared.config.allowed_hosts, &shared.config.allowed_origins, on_loopback)?;
         let edge = Arc::new(Edge { shared: shared.clone(), doors });
-        let router = Router::new().route("/mcp", axum::routing::any(endpoint::mcp)).with_state(edge);
+        let cors = axum::middleware::from_fn_with_state(edge.clone(), cors::cors);
+        let router = Router::new().route("/mcp", axum::routing::any(endpoint::mcp)).layer(cors).with_state(edge);
 
         let stop = CancellationToken::new();
         let background = TaskTracker::new();

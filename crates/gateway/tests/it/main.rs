@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test does not expect fails it")]
 
 mod bad_input;
+mod browsers;
 mod calls;
 mod client;
 mod drain;
