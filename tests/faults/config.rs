@@ -138,4 +138,12 @@ async fn config_print_shows_the_effective_config_and_no_secrets() {
     assert!(!output.contains(canary) && !log.contains(canary), "{output}{log}");
     assert!(output.contains("mcp_task_max_open = 7"), "{output}");
     assert!(output.contains("service_token = \"[hidden]\""), "{output}");
+    // What is missing for one role does not hinder another.
+    for (roles, key) in
+        [("gateway, taskstore", "seal_keys_file is needed"), ("gateway", "gateway.credentials is empty")]
+    {
+        let told = log.lines().find(|line| line.contains(key)).unwrap_or_else(|| panic!("no {key}: {log}"));
+        assert!(told.contains(&format!("does not start {roles}: ")), "{told}");
+    }
+    assert!(!log.contains("database_url"), "{log}");
 }

@@ -95,6 +95,11 @@ impl RedisBus {
         tasks.spawn(link.run());
         Ok(Self { hints, unsent, healthy, metrics, _link: tasks })
     }
+
+    /// Whether a URL is one of Redis, wherever it leads.
+    pub fn check(url: &str) -> Result<(), RedisBusError> {
+        Client::open(url).map(drop).map_err(RedisBusError::Url)
+    }
 }
 
 impl Bus for RedisBus {

@@ -1,5 +1,6 @@
 //! Wires roles together: used by the processes, by `longhaul dev`, by the tests, and by nobody else.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::check;
 use crate::config::{Config, CredentialConfig, Wrong, secret};
 use crate::keys::{self, Keys};
 use crate::management::{self, Readiness};
@@ -58,13 +60,7 @@ pub struct Site {
 impl Site {
     /// The site that the config describes.
     pub fn new(config: Arc<Config>) -> anyhow::Result<Self> {
-        let token = secret("service_token", config.service_token.as_ref(), config.service_token_file.as_deref())?;
-        let token = token.ok_or_else(|| {
-            Wrong("service_token_file is needed: what the roles show one another, at least 16 characters".into())
-        })?;
-        let lines = token.expose_secret().lines().map(str::trim).filter(|line| !line.is_empty());
-        let token = ServiceToken::new(lines).map_err(|error| Wrong(format!("service_token: {error}")))?;
-        let bus = bus(&config)?;
+        let (token, bus) = (service_token(&config)?, bus(&config)?);
         Ok(Self { config, links: Links::default(), token, bus })
     }
 
@@ -234,13 +230,10 @@ impl Site {
             ..longhaul_worker::Config::new(self.target())
         })
         .with_tools(own.clone());
-        let upstreams = longhaul_runner::Config {
-            upstreams: config.runner.upstreams.clone(),
-            max_result_bytes: config.task_max_result_bytes,
-        };
         // Upstream servers may be given variables of ours by name.
         let variable = |name: &str| std::env::var_os(name);
-        let runner = Runner::build(&upstreams, variable, &worker, own).map_err(|error| Wrong(error.to_string()))?;
+        let runner =
+            Runner::build(&upstreams(config), variable, &worker, own).map_err(|error| Wrong(error.to_string()))?;
         let runner = Arc::new(runner);
         let (attached, upstreams) = (worker.attached(), runner.clone());
         let running = async move {
@@ -258,9 +251,42 @@ impl Site {
     }
 }
 
+/// What the roles show one another.
+pub(crate) fn service_token(config: &Config) -> Result<ServiceToken, Wrong> {
+    let token = secret("service_token", config.service_token.as_ref(), config.service_token_file.as_deref())?;
+    let token = token.ok_or_else(|| {
+        Wrong("service_token_file is needed: what the roles show one another, at least 16 characters".into())
+    })?;
+    let lines = token.expose_secret().lines().map(str::trim).filter(|line| !line.is_empty());
+    ServiceToken::new(lines).map_err(|error| Wrong(format!("service_token: {error}")))
+}
+
+/// Where hints go, if that is Redis.
+pub(crate) fn redis_url(config: &Config) -> Result<Option<SecretString>, Wrong> {
+    secret("redis_url", config.redis_url.as_ref(), config.redis_url_file.as_deref())
+}
+
+/// The upstream servers of a runner.
+pub(crate) fn upstreams(config: &Config) -> longhaul_runner::Config {
+    longhaul_runner::Config {
+        upstreams: config.runner.upstreams.clone(),
+        max_result_bytes: config.task_max_result_bytes,
+    }
+}
+
+/// The URL that gateways are told of a runner that listens there.
+pub(crate) fn advertise_url(config: &Config, address: SocketAddr) -> Result<String, Wrong> {
+    match &config.runner.worker_advertise_url {
+        Some(url) => Ok(url.clone()),
+        None if address.ip().is_unspecified() => {
+            Err(Wrong("runner.worker_advertise_url is needed: the URL under which gateways reach this worker".into()))
+        }
+        None => Ok(format!("http://{address}")),
+    }
+}
+
 fn bus(config: &Config) -> anyhow::Result<Arc<dyn Bus>> {
-    let url = secret("redis_url", config.redis_url.as_ref(), config.redis_url_file.as_deref())?;
-    Ok(match url {
+    Ok(match redis_url(config)? {
         Some(url) => Arc::new(
             RedisBus::connect(url.expose_secret(), &config.redis_prefix)
                 .map_err(|error| Wrong(format!("redis_url: {error}")))?,
@@ -321,7 +347,7 @@ pub fn keys(config: &Config) -> Result<Keys, Wrong> {
 }
 
 /// Opens a listener, or says which key to change.
-pub async fn listen(key: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
+pub async fn listen(key: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({key}); is it in use?"))
 }
 
@@ -381,6 +407,7 @@ pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
     let notice = Duration::from_millis(parts.config.drain_notice_ms);
     parts
         .play(notice, async |config, readiness, drain| {
+            check::role(check::Role::Gateway, &config)?;
             let (auth, keys) = (authenticator(&config.gateway.credentials)?, keys(&config)?);
             let listener = listen("gateway.listen", config.gateway.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "gateway");
@@ -399,6 +426,7 @@ pub async fn taskstore(parts: Parts) -> anyhow::Result<()> {
     let notice = Duration::from_millis(parts.config.drain_notice_ms);
     parts
         .play(notice, async |config, readiness, drain| {
+            check::role(check::Role::Taskstore, &config)?;
             let database = database_url(&config)?;
             let deadline = Duration::from_secs(config.drain_deadline_s);
             let site = Site::new(config.clone())?;
@@ -433,16 +461,10 @@ pub async fn runner(parts: Parts) -> anyhow::Result<()> {
     // It accepts no clients of its own that would need a notice.
     parts
         .play(Duration::ZERO, async |config, readiness, drain| {
+            check::role(check::Role::Runner, &config)?;
             let listener = listen("runner.worker_listen", config.runner.worker_listen).await?;
             let address = listener.local_addr()?;
-            let advertise_url =
-                config.runner.worker_advertise_url.clone().unwrap_or_else(|| format!("http://{address}"));
-            if config.runner.worker_advertise_url.is_none() && address.ip().is_unspecified() {
-                return Err(Wrong(
-                    "runner.worker_advertise_url is needed: the URL under which gateways reach this worker".into(),
-                )
-                .into());
-            }
+            let advertise_url = advertise_url(&config, address)?;
             tracing::info!(%address, advertise_url, "runner");
             let listening = Listening { listener: Listener::Tcp(listener), advertise_url };
             let (attached, upstreams, running) = Site::new(config)?.wrapping_runner(Vec::new(), listening, drain)?;

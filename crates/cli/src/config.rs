@@ -103,7 +103,8 @@ pub enum LogFormat {
 pub struct GatewayConfig {
     /// Where `/mcp` listens.
     pub listen: SocketAddr,
-    /// Values of `Origin` that browsers may send; a request without one is fine.
+    /// Values of `Origin` that browsers may send, like `https://app.example`; a request without one is fine. Their pages are
+    /// told so (CORS); if it is empty, no page is told anything.
     pub allowed_origins: Vec<String>,
     /// Values of `Host`; empty means any, unless `listen` is loopback: then only loopback names.
     pub allowed_hosts: Vec<String>,

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 use crate::config::{self, Config, Wrong};
 use crate::management::Readiness;
 use crate::telemetry::Telemetry;
-use crate::{compose, dev, shutdown};
+use crate::{check, compose, dev, shutdown};
 
 /// Durable tasks for long MCP tool calls.
 #[derive(Debug, Parser)]
@@ -59,7 +59,7 @@ enum Role {
 
 #[derive(Debug, Subcommand)]
 enum ConfigVerb {
-    /// Prints the effective config, secrets hidden.
+    /// Prints the effective config, secrets hidden, and on stderr which roles would not start with it, and why.
     Print,
 }
 
@@ -88,7 +88,13 @@ impl Arguments {
 fn print(config: &Config) -> anyhow::Result<()> {
     use std::io::Write as _;
     let text = toml::to_string(config).context("the config cannot be printed")?;
-    Ok(std::io::stdout().write_all(text.as_bytes())?)
+    std::io::stdout().write_all(text.as_bytes())?;
+    // One machine needs what its own role needs: what another lacks is no failure.
+    for (roles, Wrong(what)) in check::all(config) {
+        let roles: Vec<_> = roles.iter().map(|role| role.name()).collect();
+        writeln!(std::io::stderr(), "longhaul: this config does not start {}: {what}", roles.join(", "))?;
+    }
+    Ok(())
 }
 
 async fn play(role: Role, config: Config, environment: Vec<(String, String)>) -> anyhow::Result<()> {

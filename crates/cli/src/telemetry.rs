@@ -27,6 +27,11 @@ pub struct Telemetry {
     tracers: Option<SdkTracerProvider>,
 }
 
+/// Reads `log`.
+pub(crate) fn filter(log: &str) -> Result<EnvFilter, Wrong> {
+    EnvFilter::try_new(log).map_err(|error| Wrong(format!("log: {log:?} is not a filter: {error}")))
+}
+
 impl Telemetry {
     /// Sets up the process's telemetry, once; `variables` are the process's environment.
     pub fn start(log: &str, format: LogFormat, variables: &[(String, String)]) -> anyhow::Result<Self> {
@@ -65,8 +70,7 @@ impl Telemetry {
                 .with_tracer(tracers.tracer("longhaul"))
                 .with_filter(EnvFilter::new(NO_FEEDBACK))
         });
-        let filter =
-            EnvFilter::try_new(log).map_err(|error| Wrong(format!("log: {log:?} is not a filter: {error}")))?;
+        let filter = filter(log)?;
         let lines = match format {
             LogFormat::Json => tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).boxed(),
             LogFormat::Pretty => tracing_subscriber::fmt::layer().compact().with_writer(std::io::stderr).boxed(),

@@ -14,7 +14,7 @@ Made from `crates/cli/src/config.rs`; a test keeps it so.
 Defaults < the file (`--config FILE` or `LONGHAUL_CONFIG`, TOML) < `LONGHAUL_*` < `--set KEY=VALUE`. A variable is
 `LONGHAUL_` and the key in capitals, with `__` between a table and its key: `LONGHAUL_GATEWAY__LISTEN`. Lists are written
 `[a, b]` there. An unknown key is refused by its name, with exit code 64. `longhaul config print` shows what is in
-force, secrets hidden.
+force, secrets hidden, and says on stderr which roles would not start with it, and why.
 `longhaul dev` has defaults of its own for where to listen and how to log.
 ";
 

@@ -86,7 +86,10 @@ mod tests {
     fn a_page_may_set_what_we_know_and_what_repeats_an_argument() {
         let mut asked = HeaderMap::new();
         asked.append(ACCESS_CONTROL_REQUEST_HEADERS, HeaderValue::from_static("Mcp-Param-Region, x-internal"));
-        asked.append(ACCESS_CONTROL_REQUEST_HEADERS, HeaderValue::from_static("mcp-param-(c),mcp-param-a b,mcp-param-b"));
+        asked.append(
+            ACCESS_CONTROL_REQUEST_HEADERS,
+            HeaderValue::from_static("mcp-param-(c),mcp-param-a b,mcp-param-b"),
+        );
         let allowed = allowed(&asked);
         assert_eq!(
             allowed.to_str().unwrap().strip_prefix(&HEADERS.join(", ")),

@@ -31,15 +31,21 @@ pub enum BadEntry {
     Origin(String),
 }
 
+/// Whether every entry of the allow-lists can match.
+pub fn check_allowed(hosts: &[String], origins: &[String]) -> Result<(), BadEntry> {
+    for host in hosts {
+        authority(host).ok_or_else(|| BadEntry::Host(host.clone()))?;
+    }
+    for origin in origins {
+        origin_authority(origin).ok_or_else(|| BadEntry::Origin(origin.clone()))?;
+    }
+    Ok(())
+}
+
 impl Doors {
     /// The lists as configured, or what is safe on the interface that we listen on.
     pub(crate) fn new(hosts: &[String], origins: &[String], on_loopback: bool) -> Result<Self, BadEntry> {
-        for host in hosts {
-            authority(host).ok_or_else(|| BadEntry::Host(host.clone()))?;
-        }
-        for origin in origins {
-            origin_authority(origin).ok_or_else(|| BadEntry::Origin(origin.clone()))?;
-        }
+        check_allowed(hosts, origins)?;
         let listed = |entries: &[String]| Allowed::Listed(entries.iter().map(|entry| entry.to_lowercase()).collect());
         Ok(Self {
             hosts: match (hosts, on_loopback) {

@@ -47,7 +47,7 @@ use tokio_util::task::TaskTracker;
 
 pub use auth::{Authenticator, Credential};
 pub use config::{Config, Pace};
-pub use doors::BadEntry;
+pub use doors::{BadEntry, check_allowed};
 
 use carry::Carriers;
 use catalogue::{Catalogue, Dial};

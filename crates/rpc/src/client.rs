@@ -37,10 +37,19 @@ pub struct Target {
     pub payload_bytes_max: usize,
 }
 
+/// Whether these can be the URLs of replicas, wherever they lead.
+pub fn check_urls(urls: &[String]) -> Result<(), Error> {
+    if urls.is_empty() {
+        return Err(Error::Fault("no URL to connect to".into()));
+    }
+    urls.iter().try_for_each(|url| crate::link::check_url(url))
+}
+
 /// Builds [`Open`]s: generated clients are one type for each service, so this cannot be a function.
 macro_rules! pipes {
     ($target:expr, $module:ident, $client:ident, $pinned:expr) => {{
         let target: &Target = $target;
+        check_urls(&target.urls)?;
         let opens = target
             .urls
             .iter()
@@ -57,9 +66,6 @@ macro_rules! pipes {
                 Ok(open)
             })
             .collect::<Result<Vec<_>, Error>>()?;
-        if opens.is_empty() {
-            return Err(Error::Fault("no URL to connect to".into()));
-        }
         Pipes::new(opens, $pinned)
     }};
 }

@@ -41,6 +41,18 @@ impl fmt::Debug for Links {
     }
 }
 
+/// A URL without a scheme would be one that no connection ever comes of.
+pub(crate) fn check_url(url: &str) -> Result<(), Error> {
+    if url.starts_with("memory://") {
+        return Ok(());
+    }
+    let uri: Uri = url.parse().map_err(|error| Error::Fault(format!("{url}: {error}")))?;
+    match uri.scheme_str() {
+        Some("http" | "https") => Ok(()),
+        Some(_) | None => Err(Error::Fault(format!("{url}: must begin with http://"))),
+    }
+}
+
 impl Links {
     /// Opens the in-memory address `memory://name`. A later listener of the same name replaces an earlier one.
     pub fn listen(&self, name: &str) -> Listener {

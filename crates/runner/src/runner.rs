@@ -72,6 +72,12 @@ impl Runner {
         Ok(Self { upstreams, own: own.into_iter().map(Into::into).collect(), tools: worker.tools() })
     }
 
+    /// Whether one can be built of this config. `variable` looks up our own environment.
+    pub fn check(config: &Config, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), ConfigError> {
+        config.check()?;
+        config.upstreams.iter().try_for_each(|upstream| upstream.reach(&variable).map(drop))
+    }
+
     /// How the upstream servers are: those that are missing hinder nobody else.
     pub fn status(&self) -> Vec<UpstreamStatus> {
         let status = |Wrapped { upstream, .. }: &Wrapped| {

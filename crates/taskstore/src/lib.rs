@@ -124,6 +124,13 @@ fn is_postgres(url: &str) -> bool {
     url.starts_with("postgres:") || url.starts_with("postgresql:")
 }
 
+/// Whether a database URL is of a kind that we know, wherever it leads.
+pub fn check_url(url: &str) -> anyhow::Result<()> {
+    let is_known = is_postgres(url) || url.starts_with("sqlite:");
+    anyhow::ensure!(is_known, "the database URL must begin with postgres: or sqlite:");
+    Ok(())
+}
+
 /// Brings the schema of the PostgreSQL database at `url` up to date. (SQLite is migrated when it is opened.)
 pub async fn migrate(url: &str) -> anyhow::Result<()> {
     anyhow::ensure!(
@@ -138,6 +145,7 @@ impl TaskStore {
     /// as long as they wait for their worker.
     pub async fn build(config: Config, bus: Arc<dyn Bus>, keyring: Arc<ArcSwap<Keyring>>) -> anyhow::Result<Self> {
         let url = &config.database_url;
+        check_url(url)?;
         let store: Arc<dyn Store> = if is_postgres(url) {
             if !config.allow_unsafe_durability {
                 store::postgres::check_durability(url).await?;
@@ -145,7 +153,6 @@ impl TaskStore {
             store::postgres::check_schema(url).await?;
             Arc::new(PostgresStore::new(url, config.max_connections)?)
         } else {
-            anyhow::ensure!(url.starts_with("sqlite:"), "the database URL must begin with postgres: or sqlite:");
             Arc::new(SqliteStore::open(url, Arc::new(SystemClock)).await?)
         };
         let hints = Arc::new(Hints { bus, queue: Queue::default(), leases: leases::Leases::default() });
