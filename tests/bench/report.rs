@@ -26,7 +26,7 @@ pub fn write(
     machine: &Machine,
     rows: &[Row],
     waiting: Option<&Waiting>,
-    connection_bytes: u64,
+    connection_bytes: Option<u64>,
 ) -> Result<()> {
     println!(
         "\n{:<30} {:>7} {:>9} {:>9} {:>9} {:>9} {:>6}  CPU µs an operation",
@@ -48,8 +48,10 @@ pub fn write(
             costs.join(", ")
         );
     }
-    println!("\nan idle connection of a bare axum server: {connection_bytes} bytes");
-    let waiting = waiting.map(|waiting| {
+    if let Some(connection_bytes) = connection_bytes {
+        println!("\nan idle connection of a bare axum server: {connection_bytes} bytes");
+    }
+    let waiting = waiting.zip(connection_bytes).map(|(waiting, connection_bytes)| {
         let ratio = waiting.waiter_bytes as f64 / connection_bytes.max(1) as f64;
         println!(
             "{} open tasks: {} bytes each; with a waiting stream for each {} bytes more ({ratio:.2} idle connections)\n\

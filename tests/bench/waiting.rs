@@ -126,7 +126,7 @@ pub async fn run(roles: &mut Roles, clock: &PgPool, waiters: usize) -> Result<Wa
 }
 
 /// What an idle connection costs a bare axum server that has answered one request on it.
-pub async fn idle_connection_bytes(axum: &Process, address: SocketAddr, connections: usize) -> Result<u64> {
+pub async fn idle_connection_bytes(axum: &Process, address: SocketAddr, connections: usize) -> Result<Option<u64>> {
     let mut first = Http::open(address, "/echo").await?;
     for _ in 0..WARM_UP_CALLS {
         first.echo(ECHO_BODY).await?;
@@ -144,7 +144,7 @@ pub async fn idle_connection_bytes(axum: &Process, address: SocketAddr, connecti
     tokio::time::sleep(SETTLE).await;
     let after = axum.resident()?;
     drop(open);
-    Ok(after.saturating_sub(before) / connections as u64)
+    Ok(after.saturating_sub(before).checked_div(connections as u64))
 }
 
 /// So many sessions on connections of their own.
