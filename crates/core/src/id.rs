@@ -94,8 +94,16 @@ impl TenantId {
 pub struct WorkerId {
     /// Stable across restarts of the same worker, if the operator named it; else random.
     pub name: String,
-    /// Random for each process start: tells a restarted worker from its former self.
+    /// Random for each process start: tells a restarted worker from its former self. Empty if there is no such process any
+    /// more, and what it offered is still on offer for a while.
     pub incarnation: String,
+}
+
+impl WorkerId {
+    /// Whether the process is known to have gone.
+    pub fn is_gone(&self) -> bool {
+        self.incarnation.is_empty()
+    }
 }
 
 /// Random for each claim; names the claim in every later word about its tasks.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -48,6 +49,8 @@ pub(crate) struct Catalogue {
     /// Whose turn it is.
     turn: AtomicUsize,
     changes: Changes,
+    /// Raised whenever workers have come or gone.
+    renewed: watch::Sender<()>,
     /// Asks for a look before it is due.
     pub(crate) look: Notify,
 }
@@ -137,6 +140,7 @@ impl Catalogue {
                 prompts: watch::Sender::new(0),
                 resources: watch::Sender::new(0),
             },
+            renewed: watch::Sender::new(()),
             look: Notify::new(),
         }
     }
@@ -166,8 +170,11 @@ impl Catalogue {
     /// Looks again; what was known stays if that fails.
     pub(crate) async fn refresh(&self, tasks: &dyn Tasks) -> Result<(), Error> {
         let mut infos = tasks.tools().await?;
-        // The first worker by name defines what several offer: every replica then says the same.
-        infos.sort_by(|a, b| (&a.id.name, &a.id.incarnation).cmp(&(&b.id.name, &b.id.incarnation)));
+        // The first worker by name defines what several offer: every replica then says the same. One that has gone does so
+        // only for what nobody else offers.
+        infos.sort_by(|a, b| {
+            (a.id.is_gone(), &a.id.name, &a.id.incarnation).cmp(&(b.id.is_gone(), &b.id.name, &b.id.incarnation))
+        });
         let former = self.offer.load_full();
         if former.loaded && former.infos == infos {
             return Ok(());
@@ -180,6 +187,7 @@ impl Catalogue {
         let (tools, prompts) = (changed(Listing::Tools), changed(Listing::Prompts));
         let resources = changed(Listing::Resources) || changed(Listing::Templates);
         self.offer.store(Arc::new(offer));
+        self.renewed.send_replace(());
         for (listing, name, has_changed) in [
             (Listing::Tools, "tools", tools),
             (Listing::Prompts, "prompts", prompts),
@@ -292,6 +300,24 @@ impl Catalogue {
             workers.sort_by_key(|worker| !worker.client.up());
         }
         Some(workers)
+    }
+
+    /// The same, as soon as there is one: the last may have gone just now, and the next be about to come. None if there is
+    /// none for so long.
+    pub(crate) async fn next_workers_for(&self, target: &Target, patience: Duration) -> Workers {
+        let mut renewed = self.renewed.subscribe();
+        let next = async {
+            loop {
+                match self.workers_for(target) {
+                    Some(workers) if workers.is_empty() => {}
+                    // Nobody waits for what is no longer on offer.
+                    workers => return workers.unwrap_or_default(),
+                }
+                // An error means that the catalogue is gone.
+                let _ = renewed.changed().await;
+            }
+        };
+        tokio::time::timeout(patience, next).await.unwrap_or_default()
     }
 
     /// A worker that is there and takes calls.

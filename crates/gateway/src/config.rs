@@ -69,6 +69,8 @@ pub struct Pace {
     pub store_away: Duration,
     /// How often what is known of sessions is read again without a hint.
     pub sessions: Duration,
+    /// How long a call that is no task waits for a worker while there is none.
+    pub worker_wait: Duration,
     /// How long to wait before a lost watch on a resource is begun again.
     pub watch_again: Duration,
     /// How long a stream carries the questions of a task unless it renews that.
@@ -95,6 +97,7 @@ impl Default for Pace {
             // Longer than one request that is lost, and the next.
             store_away: Duration::from_secs(15),
             sessions: Duration::from_secs(2),
+            worker_wait: Duration::from_secs(5),
             watch_again: Duration::from_secs(1),
             carry: Duration::from_secs(5),
             carry_again: Duration::from_secs(2),

@@ -11,7 +11,7 @@ use longhaul_rpc::{Error, trace};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::field::display;
 
-use crate::catalogue::Offered;
+use crate::catalogue::{Offered, Worker};
 use crate::endpoint::{Answer, Asked, No, ended, http_status};
 use crate::metrics::Operation;
 use crate::random;
@@ -79,6 +79,10 @@ pub(crate) async fn call(
             }
         }
     };
+    let workers = match workers.is_empty() {
+        true => next_workers(asked, &wanted.target).await?,
+        false => workers,
+    };
     inline::begin(asked, workers, admitted, wanted, share, operation).await
 }
 
@@ -97,6 +101,14 @@ fn way(tool: &Offered, wants: Wants) -> Result<Way, Denial<'static>> {
         (Wants::Either, Optional) => Ok(Way::Task { ttl: TtlWish::Unsaid, or_inline: true, retry: tool.retry }),
         (Wants::Either, Required) => Ok(Way::Task { ttl: TtlWish::Unsaid, or_inline: false, retry: tool.retry }),
     }
+}
+
+/// The workers of what has none at the moment: a restart of the only one is over soon.
+async fn next_workers(asked: &Asked, target: &Target) -> Result<Vec<Arc<Worker>>, No> {
+    let shared = &asked.shared;
+    let next = shared.catalogue.next_workers_for(target, shared.config.pace.worker_wait);
+    let workers = shared.drain.run_until_cancelled(next).await.unwrap_or_default();
+    if workers.is_empty() { Err(No::Unavailable) } else { Ok(workers) }
 }
 
 /// What a call for something that is not there hears.

@@ -1,7 +1,7 @@
-use longhaul_core::{TaskSupport, ToolDef};
+use longhaul_core::{TaskSupport, ToolDef, WorkerId, WorkerInfo};
 use serde_json::{Value, json};
 
-use crate::world::{World, all_tools, config, tool, worker_info};
+use crate::world::{World, all_tools, config, tool, until, worker_info};
 
 fn names(page: &Value) -> Vec<&str> {
     page["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
@@ -61,6 +61,59 @@ async fn the_first_worker_by_name_defines_a_tool_that_several_offer() {
     let answer = client.call("tools/list", json!({})).await;
     assert_eq!(answer.json()["result"]["tools"][0]["description"], "a");
     assert!(String::from_utf8(answer.body).unwrap().contains("\"n\":1.00"), "a number was rewritten");
+}
+
+/// As the task-store tells of a worker that has gone.
+fn gone(name: &str, tools: Vec<ToolDef>) -> WorkerInfo {
+    let info = worker_info(name, None, tools);
+    WorkerInfo { id: WorkerId { incarnation: String::new(), ..info.id }, ..info }
+}
+
+#[tokio::test]
+async fn a_worker_that_has_gone_defines_only_what_nobody_else_offers() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut stream = client.get(None).await;
+    stream.event().await.unwrap();
+    let defined = |name: &str, by: &str| {
+        let definition = json!({"name": name, "description": by, "inputSchema": {"type": "object"}}).to_string();
+        ToolDef { definition: definition.into(), ..tool(name, TaskSupport::Optional) }
+    };
+    let old = gone("a", vec![defined("both", "old"), defined("old", "old")]);
+    world.store.offer(vec![old, worker_info("b", None, vec![defined("both", "new")])]);
+    stream.message().await;
+    let tools = client.ok("tools/list", json!({})).await["tools"].clone();
+    let told: Vec<_> = tools.as_array().unwrap().iter().map(|tool| (&tool["name"], &tool["description"])).collect();
+    assert_eq!(told, [(&json!("both"), &json!("new")), (&json!("old"), &json!("old"))]);
+}
+
+#[tokio::test]
+async fn between_two_starts_of_the_only_worker_tasks_are_taken_and_other_calls_wait_a_little() {
+    let world = World::start().await;
+    let client = world.alice().await;
+    let mut stream = client.get(None).await;
+    stream.event().await.unwrap();
+    // The tool that is new shows when the gateway has heard that the worker has gone.
+    let tools = [all_tools(), vec![tool("new", TaskSupport::Optional)]].concat();
+    world.store.offer(vec![gone("w", tools.clone())]);
+    assert_eq!(stream.message().await["method"], "notifications/tools/list_changed");
+    let id = client.create("echo").await;
+    assert_eq!(client.ok("tasks/get", json!({"taskId": id})).await["status"], "working");
+
+    let call = json!({"name": "echo", "arguments": {}});
+    let answer = client.call("tools/call", call.clone()).await;
+    assert_eq!((answer.status(), answer.head.header("retry-after")), (503, Some("1")));
+    assert!(world.worker.calls.lock().unwrap().is_empty());
+
+    let waiting = tokio::spawn({
+        let (client, call) = (client.clone(), call.clone());
+        async move { client.call("tools/call", call).await }
+    });
+    until("the call waits", || world.a.status.load().requests > 1).await;
+    world.store.offer(vec![worker_info("w", Some("memory://w"), tools)]);
+    let answer = waiting.await.unwrap();
+    assert_eq!(answer.json()["result"]["content"][0]["text"], "ok", "{answer:?}");
+    assert_eq!(world.worker.calls.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]

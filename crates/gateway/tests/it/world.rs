@@ -627,6 +627,7 @@ pub fn config() -> Config {
             sessions: ms(50),
             store_away: ms(400),
             answer_kept: Duration::from_secs(5),
+            worker_wait: ms(300),
             watch_again: ms(50),
             carry: ms(1000),
             carry_again: ms(300),

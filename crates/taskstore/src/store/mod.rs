@@ -310,6 +310,7 @@ pub(crate) trait Store: Send + Sync {
     async fn attach(&self, worker: &WorkerInfo) -> Answer<()>;
     /// Running tasks of other incarnations of this worker.
     async fn orphans(&self, worker: &WorkerId, limit: u32) -> Answer<Vec<Task>>;
+    /// The worker has gone; what it offers is still known, as long as that of one that is not heard of.
     async fn detach(&self, worker: &WorkerId) -> Answer<()>;
     /// The workers heard of within this time, by name.
     async fn workers(&self, within: Duration) -> Answer<Vec<WorkerInfo>>;

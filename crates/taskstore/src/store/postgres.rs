@@ -256,9 +256,7 @@ impl Store for PostgresStore {
     }
 
     async fn detach(&self, worker: &WorkerId) -> Answer<()> {
-        let query = sqlx::query("DELETE FROM workers WHERE name = $1 AND incarnation = $2")
-            .bind(worker.name.clone())
-            .bind(worker.incarnation.clone());
+        let query = sqlx::query(sql::DETACH).bind(worker.name.clone()).bind(worker.incarnation.clone());
         self.pulse.all("detach", query).await.map(drop)
     }
 

@@ -469,8 +469,11 @@ impl Store for SqliteStore {
 
     async fn detach(&self, worker: &WorkerId) -> Answer<()> {
         let mut work = self.begin().await?;
-        let query = sqlx::query("DELETE FROM workers WHERE name = ?1 AND incarnation = ?2");
-        work.run(query.bind(&worker.name).bind(&worker.incarnation)).await?;
+        let now = work.now;
+        let query = sqlx::query(
+            "UPDATE workers SET incarnation = '', url = NULL, last_seen = ?3 WHERE name = ?1 AND incarnation = ?2",
+        );
+        work.run(query.bind(&worker.name).bind(&worker.incarnation).bind(now)).await?;
         work.commit(()).await
     }
 

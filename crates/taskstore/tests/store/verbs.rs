@@ -354,8 +354,21 @@ on_both_engines! {
         assert_eq!(store.tools().await.unwrap(), std::slice::from_ref(&b));
         store.detach(&longhaul_core::WorkerId { incarnation: "0".into(), ..b.id.clone() }).await.unwrap();
         assert_eq!(store.tools().await.unwrap(), std::slice::from_ref(&b));
+        // What a worker that has gone offers is known as long as if it had fallen silent; its last words change nothing.
         store.detach(&b.id).await.unwrap();
+        let id = longhaul_core::WorkerId { incarnation: String::new(), ..b.id.clone() };
+        let gone = longhaul_core::WorkerInfo { id, url: None, ..b.clone() };
+        assert_eq!(store.tools().await.unwrap(), std::slice::from_ref(&gone));
+        store.advance_clock(LEASE / 2).await.unwrap();
+        store.heartbeat(&b.id, vec![]).await.unwrap();
+        store.detach(&b.id).await.unwrap();
+        assert_eq!(store.tools().await.unwrap(), [gone]);
+        store.advance_clock(LEASE / 2).await.unwrap();
         assert_eq!(store.tools().await.unwrap(), []);
+        // The next one of its name is there at once.
+        let next = worker_info(&longhaul_core::WorkerId { incarnation: "2".into(), ..b.id }, &["echo"]);
+        let _next = store.attach(next.clone()).await.unwrap();
+        assert_eq!(store.tools().await.unwrap(), [next]);
     }
 
     async fn after_an_outage_workers_get_the_grace_of_their_leases(world) {

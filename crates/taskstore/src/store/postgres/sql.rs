@@ -320,6 +320,10 @@ INSERT INTO workers (name, incarnation, url, tools, offers, last_seen) VALUES ($
 ON CONFLICT (name) DO UPDATE SET incarnation = excluded.incarnation, url = excluded.url, tools = excluded.tools,
   offers = excluded.offers, last_seen = excluded.last_seen";
 
+// detach
+pub(super) const DETACH: &str =
+    "UPDATE workers SET incarnation = '', url = NULL, last_seen = longhaul_now() WHERE name = $1 AND incarnation = $2";
+
 // orphans
 pub(super) const ORPHANS: &str = concat!(
     "SELECT ",
