@@ -270,6 +270,8 @@ pub(crate) fn redis_url(config: &Config) -> Result<Option<SecretString>, Wrong> 
 pub(crate) fn upstreams(config: &Config) -> longhaul_runner::Config {
     longhaul_runner::Config {
         upstreams: config.runner.upstreams.clone(),
+        providers: config.runner.providers.clone(),
+        agents: config.runner.agents.clone(),
         max_result_bytes: config.task_max_result_bytes,
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use longhaul_core::TtlLimits;
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
-use longhaul_runner::UpstreamConfig;
+use longhaul_runner::{AgentConfig, ProviderConfig, UpstreamConfig};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -177,6 +177,10 @@ pub struct RunnerConfig {
     pub demo_tools: bool,
     /// Upstream MCP servers to wrap.
     pub upstreams: Vec<UpstreamConfig>,
+    /// Who runs the models of its agents.
+    pub providers: Vec<ProviderConfig>,
+    /// Its agents, for `ask_agent`.
+    pub agents: Vec<AgentConfig>,
 }
 
 impl Default for Config {
@@ -254,6 +258,8 @@ impl Default for RunnerConfig {
             drain_timeout_s: 600,
             demo_tools: false,
             upstreams: Vec::new(),
+            providers: Vec::new(),
+            agents: Vec::new(),
         }
     }
 }

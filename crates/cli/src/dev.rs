@@ -13,12 +13,13 @@ use longhaul_bus::LocalBus;
 use longhaul_core::{Caller, Principal, TenantId};
 use longhaul_gateway::Authenticator;
 use longhaul_rpc::{Links, ServiceToken};
+use longhaul_runner::{AgentConfig, SCRIPTED};
 use longhaul_worker::Listening;
 use secrecy::SecretString;
 use tokio_util::sync::CancellationToken;
 
 use crate::compose::{self, Parts, Site};
-use crate::config::Wrong;
+use crate::config::{Config, Wrong};
 use crate::keys::Keys;
 use crate::management;
 
@@ -53,6 +54,7 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
         ))
         .into());
     }
+    let config = Arc::new(with_agent(&config));
     folder(data).with_context(|| format!("cannot make the data folder {}", data.display()))?;
     // Held until the process ends, however it ends.
     let _lock = lock(data)?;
@@ -93,7 +95,7 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
             status.offering().await;
         });
         if up.await.is_ok() {
-            print(mcp, management_address, data).context("the banner could not be printed")?;
+            print(mcp, management_address, data, &config).context("the banner could not be printed")?;
         } else {
             tracing::error!("the parts have not found one another; see the log above, and run with --set log=info");
         }
@@ -125,6 +127,17 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
     let serve = management::serve(management, readiness.clone(), registry, stop.clone());
     let (banner, gateway, worker, store, (), ()) = tokio::join!(banner, gateway, worker, store, signal, serve);
     gateway.and(worker).and(store).and(banner)
+}
+
+/// There is an agent to try, unless there are others.
+fn with_agent(config: &Config) -> Config {
+    let mut config = config.clone();
+    if config.runner.agents.is_empty() {
+        let (provider, agent) = longhaul_runner::demo(&config.runner.providers, |name| std::env::var_os(name));
+        config.runner.providers.extend(provider);
+        config.runner.agents.push(agent);
+    }
+    config
 }
 
 /// Makes the data folder, for its owner alone: arguments and results are in there.
@@ -170,7 +183,12 @@ fn keys(file: &Path) -> anyhow::Result<Keys> {
     Keys::read(file).map_err(|Wrong(what)| Wrong(format!("{what}; delete it for a new one")).into())
 }
 
-fn print(mcp: SocketAddr, management: SocketAddr, data: &Path) -> std::io::Result<()> {
+fn print(mcp: SocketAddr, management: SocketAddr, data: &Path, config: &Config) -> std::io::Result<()> {
+    let agent = |agent: &AgentConfig| match agent.provider.as_str() {
+        SCRIPTED => format!("{}, a script without a model", agent.name),
+        provider => format!("{} with {} of {provider}", agent.name, agent.model),
+    };
+    let agents = config.runner.agents.iter().map(agent).collect::<Vec<_>>().join(", ");
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
@@ -179,6 +197,7 @@ fn print(mcp: SocketAddr, management: SocketAddr, data: &Path) -> std::io::Resul
   Metrics  http://{management}/metrics
   Data     {data}
   Tools    echo  countdown  ask  fail  panic  and those of your upstream servers
+  Agents   {agents}  (ask_agent)
 
 A client's configuration:
   {{"mcpServers": {{"longhaul": {{"type": "http", "url": "http://{mcp}/mcp"}}}}}}

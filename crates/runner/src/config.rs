@@ -9,8 +9,11 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use longhaul_core::TaskSupport;
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
+use longhaul_worker::{OnInterrupt, Tool};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
+
+use crate::agent::{AgentConfig, ProviderConfig};
 
 /// Upstream servers of one runner.
 pub const UPSTREAMS_MAX: usize = 64;
@@ -28,13 +31,17 @@ const INHERITED: [&str; 2] = ["PATH", "HOME"];
 pub struct Config {
     /// `[[runner.upstreams]]`
     pub upstreams: Vec<UpstreamConfig>,
+    /// `[[runner.providers]]`
+    pub providers: Vec<ProviderConfig>,
+    /// `[[runner.agents]]`
+    pub agents: Vec<AgentConfig>,
     /// The largest result of a tool, in bytes.
     pub max_result_bytes: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { upstreams: Vec::new(), max_result_bytes: PAYLOAD_BYTES_MAX }
+        Self { upstreams: Vec::new(), providers: Vec::new(), agents: Vec::new(), max_result_bytes: PAYLOAD_BYTES_MAX }
     }
 }
 
@@ -120,6 +127,23 @@ pub struct ToolConfig {
     pub task_support: Option<Support>,
     /// How long a call may take, in seconds.
     pub timeout_s: Option<u64>,
+    /// What becomes of its tasks when the runner is lost: `fail`, or `requeue` if a call may be made twice. An agent too
+    /// makes a call again only then.
+    #[serde(default)]
+    pub on_interrupt: Interrupted,
+    /// How often such a task is handed out at most.
+    pub max_attempts: Option<u32>,
+}
+
+/// What becomes of tasks whose runner is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Interrupted {
+    /// They are failed.
+    #[default]
+    Fail,
+    /// They begin again.
+    Requeue,
 }
 
 /// Which MCP a server speaks.
@@ -219,6 +243,9 @@ impl UpstreamConfig {
         if timeouts.into_iter().any(|seconds| !(1..=TIMEOUT_S_MAX).contains(&seconds)) {
             return Err(format!("timeout_s: must be 1 to {TIMEOUT_S_MAX}"));
         }
+        if self.tools.values().any(|tool| tool.max_attempts == Some(0)) {
+            return Err("max_attempts: must be 1 or more".into());
+        }
         match (&self.command, &self.url) {
             (Some(argv), None) if argv.first().is_some_and(|program| !program.expose_secret().is_empty()) => {
                 if !self.headers.is_empty() || !self.headers_file.is_empty() {
@@ -252,6 +279,19 @@ impl UpstreamConfig {
     /// How long calls of a tool may take.
     pub(crate) fn timeout_of(&self, tool: &str) -> Duration {
         Duration::from_secs(self.tools.get(tool).and_then(|tool| tool.timeout_s).unwrap_or(self.timeout_s))
+    }
+
+    /// A tool that is handed out again as the config says.
+    pub(crate) fn again(&self, name: &str, tool: Tool) -> Tool {
+        let Some(config) = self.tools.get(name) else { return tool };
+        let tool = match config.on_interrupt {
+            Interrupted::Fail => tool,
+            Interrupted::Requeue => tool.on_interrupt(OnInterrupt::Requeue),
+        };
+        match config.max_attempts {
+            Some(max) => tool.max_attempts(max),
+            None => tool,
+        }
     }
 
     /// How long calls of its prompts and resources may take.

@@ -5,6 +5,7 @@
 //! change to the server. What a server says of these things and answers goes through as it came: unknown members, the
 //! order of keys and the digits of numbers included. What it asks during a call, it asks whoever calls.
 
+mod agent;
 mod call;
 mod config;
 mod runner;
@@ -12,5 +13,6 @@ mod upstream;
 mod wire;
 mod wrap;
 
-pub use config::{Config, ConfigError, Speaks, Support, ToolConfig, UPSTREAMS_MAX, UpstreamConfig};
-pub use runner::{Runner, UpstreamStatus};
+pub use agent::{ASK_AGENT, AgentConfig, AgentConfigError, Prices, ProviderConfig, SCRIPTED, Speech, demo};
+pub use config::{Config, ConfigError, Interrupted, Speaks, Support, ToolConfig, UPSTREAMS_MAX, UpstreamConfig};
+pub use runner::{BuildError, Runner, UpstreamStatus};

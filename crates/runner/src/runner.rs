@@ -7,9 +7,11 @@ use std::sync::Arc;
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
-use longhaul_worker::{Offer, Tools, Worker};
+use longhaul_worker::{Offer, Tool, Tools, Worker};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::{self, AgentConfigError};
 use crate::config::{Config, ConfigError, UpstreamConfig};
 use crate::upstream::{LISTED_MAX, Upstream};
 use crate::wire::Listing;
@@ -23,6 +25,19 @@ pub struct Runner {
     upstreams: Vec<Wrapped>,
     own: Vec<Offer>,
     tools: Tools,
+    /// What agents may be allowed.
+    usable: watch::Sender<Arc<[Tool]>>,
+}
+
+/// What is wrong with the config.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// Of an upstream server.
+    #[error(transparent)]
+    Upstream(#[from] ConfigError),
+    /// Of an agent, or of the provider of its model.
+    #[error(transparent)]
+    Agent(#[from] AgentConfigError),
 }
 
 /// How an upstream server is.
@@ -48,7 +63,7 @@ impl Runner {
         variable: impl Fn(&str) -> Option<OsString>,
         worker: &Worker,
         own: impl IntoIterator<Item: Into<Offer>>,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, BuildError> {
         config.check()?;
         let max_result_bytes = config.max_result_bytes;
         let resources = worker.resources();
@@ -57,7 +72,7 @@ impl Runner {
             let (resources, prefix) = (resources.clone(), format!("{}+", config.scheme()));
             let updated = Arc::new(move |uri: &str| resources.updated(&format!("{prefix}{uri}")));
             let upstream = Upstream::new(&config.name, reach, config.era, max_result_bytes, updated);
-            Ok(Wrapped::new(Arc::new(upstream), config))
+            Ok::<_, ConfigError>(Wrapped::new(Arc::new(upstream), config))
         };
         let upstreams: Vec<Wrapped> = config.upstreams.iter().map(upstream).collect::<Result<_, _>>()?;
         // The servers know the resources; these must not hold the servers in turn.
@@ -69,7 +84,10 @@ impl Runner {
                 }
             }
         });
-        Ok(Self { upstreams, own: own.into_iter().map(Into::into).collect(), tools: worker.tools() })
+        let usable = watch::Sender::new(Arc::default());
+        let mut own: Vec<Offer> = own.into_iter().map(Into::into).collect();
+        own.extend(agent::tool(&config.providers, &config.agents, usable.subscribe())?.map(Offer::Tool));
+        Ok(Self { upstreams, own, tools: worker.tools(), usable })
     }
 
     /// Whether one can be built of this config. `variable` looks up our own environment.
@@ -154,5 +172,10 @@ impl Runner {
             }
             all.pop();
         }
+        let tools = all.into_iter().filter_map(|offer| match offer {
+            Offer::Tool(tool) => Some(tool),
+            Offer::Prompt(_) | Offer::Resource(_) => None,
+        });
+        self.usable.send_replace(tools.collect());
     }
 }

@@ -101,10 +101,11 @@ impl Wrapped {
                 Answer::raw(call(&upstream, request, &context).await?.map_err(failure)?)
             }
         };
-        Ok(Tool::raw(&listed.definition, run)
+        let tool = Tool::raw(&listed.definition, run)
             .name(self.public(&listed.name))
             .task_support(self.config.support_of(&listed.name))
-            .timeout(self.config.timeout_of(&listed.name)))
+            .timeout(self.config.timeout_of(&listed.name));
+        Ok(self.config.again(&listed.name, tool))
     }
 
     fn prompt(&self, listed: &Listed, completes: bool) -> Prompt {

@@ -76,7 +76,7 @@ impl Context {
 
     /// Asks several things at once, and waits until all have their responses, which come in the order of the questions.
     pub async fn request_inputs(&self, asks: impl IntoIterator<Item = Ask>) -> Result<Vec<Response>, InputError> {
-        let wanted = self.name_all(asks.into_iter().collect())?;
+        let wanted = self.name_all(asks.into_iter().map(|ask| self.of_part(ask)).collect())?;
         // One box: an author's future should not be as large as all of this.
         let asking = Box::pin(self.ask_all(wanted));
         tokio::select! {
@@ -227,7 +227,7 @@ impl Context {
     }
 
     async fn hear(&self, key: &str, response: &Response) {
-        if let Some(function) = &self.0.function {
+        if let (Some(function), None) = (&self.0.function, &self.1) {
             function.answered(self.clone(), key, response).await;
         }
     }

@@ -20,6 +20,7 @@ use crate::collect::TaskLine;
 use crate::function::Function;
 use crate::journal::{self, Journal};
 use crate::line::{CallLine, Next};
+use crate::part::Part;
 use crate::resolve::Resolver;
 use crate::seat::{Places, Seat};
 use crate::updates::Resources;
@@ -39,7 +40,7 @@ const LOG_BYTES_MAX: usize = 64 * 1024;
 /// goes out about ten times a second, and the last one before the answer. When the run is over for any reason, each such
 /// call says [`Ended`] instead of failing; with `?` the tool ends there.
 #[derive(Clone)]
-pub struct Context(pub(crate) Arc<Run>);
+pub struct Context(pub(crate) Arc<Run>, pub(crate) Option<Part>);
 
 pub(crate) struct Run {
     pub(crate) means: Arc<Means>,
@@ -216,7 +217,7 @@ impl Context {
             progress: task.progress.clone(),
             ..Words::default()
         });
-        Self(Arc::new(run))
+        Self(Arc::new(run), None)
     }
 
     /// A run of a call that is not a task.
@@ -228,7 +229,7 @@ impl Context {
         seat: Seat,
     ) -> Self {
         let route = Route::Call(Arc::new(line));
-        Self(Arc::new(Run::new(means, Some(function), called, route, seat)))
+        Self(Arc::new(Run::new(means, Some(function), called, route, seat)), None)
     }
 
     /// The task's id; `None` for a call that is not a task.
@@ -250,7 +251,10 @@ impl Context {
 
     /// The name of what was called; of a resource, its URI.
     pub fn tool(&self) -> &str {
-        self.0.target.name()
+        match &self.1 {
+            None => self.0.target.name(),
+            Some(part) => &part.tool,
+        }
     }
 
     /// Whose call it is.
@@ -266,6 +270,16 @@ impl Context {
     /// When the tool's own time limit ends the run; `None` is never, or not while it waits for its caller.
     pub fn deadline(&self) -> Option<Instant> {
         self.0.seat.deadline()
+    }
+
+    /// How long the run has worked so far, without the time it waited for its caller's answers.
+    pub fn worked(&self) -> Duration {
+        self.0.seat.worked()
+    }
+
+    /// Waits until the run has [worked](Self::worked) for so long.
+    pub async fn until_worked(&self, whole: Duration) {
+        self.0.seat.until_worked(whole).await;
     }
 
     /// The worker's resources, to say that one has changed.
@@ -288,7 +302,11 @@ impl Context {
 
     /// Sets the sentence that the task's owner reads meanwhile; cut at 1 KiB. A call that is not a task has no reader.
     pub async fn set_status_message(&self, message: impl Into<String>) -> Result<(), Ended> {
-        let message = short(message.into());
+        let mut message = message.into();
+        if let Some(part) = &self.1 {
+            message = format!("{}: {message}", part.tool);
+        }
+        let message = short(message);
         self.say(move |words| {
             words.status_message = Some(message);
             words.unreported = true;
@@ -299,8 +317,13 @@ impl Context {
     /// Says how far the work is. `progress` must rise: a value that does not is dropped.
     pub async fn progress(&self, progress: f64, total: Option<f64>, message: Option<&str>) -> Result<(), Ended> {
         let message = message.map(|message| short(message.to_owned()));
+        // How far a part is says nothing of the whole.
+        let is_whole = self.1.is_none();
         self.say(move |words| {
-            if progress.is_finite() && words.progress.as_ref().is_none_or(|former| progress > former.progress) {
+            if is_whole
+                && progress.is_finite()
+                && words.progress.as_ref().is_none_or(|former| progress > former.progress)
+            {
                 let total = total.filter(|total| total.is_finite());
                 let step = Progress { progress, total, message };
                 words.progress = Some(step.clone());
@@ -430,6 +453,9 @@ impl Context {
         words.steps = words.progress.iter().cloned().collect();
         *self.0.route.lock().unwrap_or_else(PoisonError::into_inner) = Route::Task(Arc::new(TaskLine::new(fence)));
         drop(words);
+        if let Some(journal) = journal::of(task).into_inner() {
+            let _ = self.0.journal.set(journal);
+        }
         let _ = self.0.task.set(TaskHandle::of(task));
         self.0.answers.notify_one();
         self.heed();
@@ -593,7 +619,7 @@ impl Run {
             seat,
             keys: Mutex::default(),
             former: HashSet::new(),
-            journal: None,
+            journal: Journal::new(),
             turn: tokio::sync::Mutex::new(()),
             stop: CancellationToken::new(),
             why: OnceLock::new(),

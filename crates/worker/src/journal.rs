@@ -1,5 +1,7 @@
 //! What a run has finished, for whoever goes on with its task.
 
+use std::sync::OnceLock;
+
 use bytes::Bytes;
 use longhaul_core::limits::{JOURNAL_BYTES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{OnInterrupt, Refusal, Task};
@@ -22,8 +24,8 @@ pub enum JournalError {
     TooLarge,
 }
 
-/// The journal of a run; `None` if its task is not gone on with.
-pub(crate) type Journal = Option<tokio::sync::Mutex<Written>>;
+/// The journal of a run; empty if it is no task, or one that is not gone on with.
+pub(crate) type Journal = OnceLock<tokio::sync::Mutex<Written>>;
 
 /// How many entries there are, if that is known.
 pub(crate) struct Written(Option<u32>);
@@ -31,8 +33,8 @@ pub(crate) struct Written(Option<u32>);
 /// The journal of a task that this worker takes up.
 pub(crate) fn of(task: &Task) -> Journal {
     match task.retry.on_interrupt {
-        OnInterrupt::Resume => Some(tokio::sync::Mutex::new(Written((task.attempt == 1).then_some(0)))),
-        OnInterrupt::Fail | OnInterrupt::Requeue => None,
+        OnInterrupt::Resume => OnceLock::from(tokio::sync::Mutex::new(Written((task.attempt == 1).then_some(0)))),
+        OnInterrupt::Fail | OnInterrupt::Requeue => OnceLock::new(),
     }
 }
 
@@ -40,7 +42,7 @@ impl Context {
     /// What former attempts at this task recorded, and this one so far, in order; empty at the first attempt, in a call
     /// that is not a task, and for a tool that does not [resume](crate::Tool::on_interrupt).
     pub async fn journal(&self) -> Result<Vec<Bytes>, Ended> {
-        let (Some(journal), Some(fence)) = (&self.0.journal, self.fence()) else {
+        let (Some(journal), Some(fence), None) = (self.0.journal.get(), self.fence(), &self.1) else {
             self.alive()?;
             return Ok(Vec::new());
         };
@@ -65,7 +67,9 @@ impl Context {
         if entry.len() > PAYLOAD_BYTES_MAX {
             return Err(JournalError::TooLarge);
         }
-        let (Some(journal), Some(fence)) = (&self.0.journal, self.fence()) else { return Ok(self.alive()?) };
+        let (Some(journal), Some(fence), None) = (self.0.journal.get(), self.fence(), &self.1) else {
+            return Ok(self.alive()?);
+        };
         if journal.lock().await.0.is_none() {
             self.journal().await?;
         }

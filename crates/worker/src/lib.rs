@@ -128,6 +128,7 @@ mod json;
 mod leases;
 mod line;
 mod metrics;
+mod part;
 mod prompt;
 mod pump;
 mod resolve;

@@ -98,6 +98,15 @@ pub(crate) struct Seat {
     gauge: Option<Slots>,
     state: Mutex<State>,
     limit: watch::Sender<Limit>,
+    worked: watch::Sender<Worked>,
+}
+
+/// How long a run has worked, without the time it waited for its caller.
+#[derive(Clone, Copy, Default)]
+struct Worked {
+    before: Duration,
+    /// Since when it does, if it does.
+    since: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -123,7 +132,8 @@ impl Seat {
     /// A seat that is not taken yet.
     pub(crate) fn new(free: Arc<Semaphore>, gauge: Option<Slots>, limit: Option<Duration>) -> Self {
         let limit = limit.map_or(Limit::Never, Limit::Paused);
-        Self { free, gauge, state: Mutex::default(), limit: watch::Sender::new(limit) }
+        let (limit, worked) = (watch::Sender::new(limit), watch::Sender::new(Worked::default()));
+        Self { free, gauge, state: Mutex::default(), limit, worked }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -154,6 +164,36 @@ impl Seat {
             (false, Limit::At(end)) => *limit = Limit::Paused(end.saturating_duration_since(now)),
             (true, Limit::Never | Limit::At(_)) | (false, Limit::Never | Limit::Paused(_)) => {}
         });
+        self.worked.send_modify(|worked| match (on, worked.since) {
+            (true, None) => worked.since = Some(now),
+            (false, Some(since)) => *worked = Worked { before: worked.before + (now - since), since: None },
+            (true, Some(_)) | (false, None) => {}
+        });
+    }
+
+    /// How long the run has worked so far.
+    pub(crate) fn worked(&self) -> Duration {
+        let Worked { before, since } = *self.worked.borrow();
+        before + since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Waits until the run has worked for so long in all.
+    pub(crate) async fn until_worked(&self, whole: Duration) {
+        let mut worked = self.worked.subscribe();
+        loop {
+            let Worked { before, since } = *worked.borrow_and_update();
+            // A time beyond the clock's range never comes.
+            match since.and_then(|since| since.checked_add(whole.saturating_sub(before))) {
+                Some(end) => {
+                    if tokio::time::timeout_at(end, worked.changed()).await.is_err() {
+                        return;
+                    }
+                }
+                None => {
+                    let _ = worked.changed().await;
+                }
+            }
+        }
     }
 
     /// When the time limit ends the run; `None` is never, or not while it waits.
@@ -267,6 +307,9 @@ mod tests {
         let start = Instant::now();
         seat.run_out().await;
         assert!(start.elapsed().abs_diff(Duration::from_secs(6)) < Duration::from_millis(10), "{:?}", start.elapsed());
+        assert!(seat.worked().abs_diff(Duration::from_secs(10)) < Duration::from_millis(10), "{:?}", seat.worked());
+        seat.until_worked(Duration::from_secs(12)).await;
+        assert!(start.elapsed().abs_diff(Duration::from_secs(8)) < Duration::from_millis(10), "{:?}", start.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

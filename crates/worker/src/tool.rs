@@ -203,8 +203,8 @@ impl Tool {
         self
     }
 
-    /// What the worker announces, or what is wrong with it.
-    pub(crate) fn announce(&self) -> Result<ToolDef, String> {
+    /// What a worker announces of it, or what is wrong with it.
+    pub fn announce(&self) -> Result<ToolDef, String> {
         let definition = self.definition.write()?;
         let name = self.called();
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_./-".contains(&byte);
@@ -219,7 +219,8 @@ impl Tool {
         Ok(ToolDef { name: name.to_owned(), task_support, decides, needs, retry, definition })
     }
 
-    pub(crate) fn called(&self) -> &str {
+    /// What it is called.
+    pub fn called(&self) -> &str {
         &self.function.name
     }
 

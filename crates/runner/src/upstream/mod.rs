@@ -5,7 +5,7 @@ mod ears;
 mod endpoint;
 mod lines;
 mod lists;
-mod sse;
+pub(crate) mod sse;
 mod watching;
 
 use std::collections::BTreeSet;

@@ -10,11 +10,13 @@ const ID_BYTES_MAX: usize = 1024;
 
 /// The event grew beyond the maximum.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLarge;
+pub(crate) struct TooLarge;
 
 /// Cuts a stream of bytes into the data of its events.
-pub(super) struct Events {
+pub(crate) struct Events {
     max: usize,
+    /// Events of other types than `message` count too.
+    all_types: bool,
     /// What came and is no whole line yet; up to `searched` there is no break in it.
     rest: BytesMut,
     searched: usize,
@@ -28,9 +30,11 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn new(max: usize) -> Self {
+    /// Those of type `message`; `max` is the largest one, in bytes.
+    pub(crate) fn new(max: usize) -> Self {
         Self {
             max,
+            all_types: false,
             rest: BytesMut::new(),
             searched: 0,
             data: None,
@@ -39,6 +43,11 @@ impl Events {
             last_id: None,
             retry: None,
         }
+    }
+
+    /// Those of any type.
+    pub(crate) fn of_all_types(max: usize) -> Self {
+        Self { all_types: true, ..Self::new(max) }
     }
 
     /// The id after which the stream can be taken up again, if the server gives any.
@@ -54,16 +63,16 @@ impl Events {
     /// The stream has ended, and another one carries on: what was half read is lost.
     pub(super) fn restart(&mut self) {
         let (last_id, retry) = (self.last_id.take(), self.retry);
-        *self = Self { id: last_id.clone(), last_id, retry, ..Self::new(self.max) };
+        *self = Self { id: last_id.clone(), last_id, retry, all_types: self.all_types, ..Self::new(self.max) };
     }
 
     /// Adds bytes as they came.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.rest.extend_from_slice(bytes);
     }
 
-    /// The data of the next whole event of type `message` that has any.
-    pub(super) fn next(&mut self) -> Result<Option<Bytes>, TooLarge> {
+    /// The data of the next whole event that has any.
+    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, TooLarge> {
         while let Some(line) = self.line() {
             if line.is_empty() {
                 let data = self.data.take().filter(|data| !data.is_empty() && self.is_message);
@@ -94,7 +103,7 @@ impl Events {
                     let ms = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
                     self.retry = ms.map(Duration::from_millis).or(self.retry);
                 }
-                b"event" => self.is_message = value.is_empty() || value == b"message",
+                b"event" => self.is_message = self.all_types || value.is_empty() || value == b"message",
                 _ => {}
             }
             if self.data.as_ref().is_some_and(|data| data.len() > self.max) {

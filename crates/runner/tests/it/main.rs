@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test does not expect fails it")]
 
+mod agents;
 mod everything;
 mod http;
 mod modern;
 mod offers;
+mod provider;
 mod questions;
 mod stdio;
 mod world;

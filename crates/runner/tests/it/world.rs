@@ -20,7 +20,7 @@ use longhaul_rpc::{
     Asked, Assignment, CallEvent, CallEvents, Calls as _, Claim, Directive, Directives, Error, Invocation, Line, Links,
     Report, Resume, Server, ServiceToken, Work,
 };
-use longhaul_runner::{Config, Runner, UpstreamConfig};
+use longhaul_runner::{Config, Runner};
 use longhaul_worker::{Listening, Resolver, Tool, Worker};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
@@ -51,6 +51,7 @@ struct Store {
     /// Answers to questions of tasks that the worker has not collected.
     answers: Mutex<HashMap<TaskId, Vec<(u32, InputResponse)>>>,
     journals: Mutex<HashMap<TaskId, Vec<Bytes>>>,
+    recorded: Notify,
 }
 
 /// What a worker says of a task.
@@ -116,6 +117,7 @@ impl Work for Store {
         let journal = journals.entry(fence.id).or_default();
         assert_eq!(journal.len() as u32 + 1, nth);
         journal.push(entry);
+        self.recorded.notify_waiters();
         Ok(())
     }
 
@@ -172,8 +174,18 @@ impl World {
 
     /// Starts one whose tools may answer with `max_result_bytes`.
     pub async fn start_with(upstreams: &[Value], max_result_bytes: usize) -> Self {
-        let read = |json: &Value| serde_json::from_value::<UpstreamConfig>(json.clone()).unwrap();
-        let config = Config { upstreams: upstreams.iter().map(read).collect(), max_result_bytes };
+        let config = Config { upstreams: read(upstreams), max_result_bytes, ..Config::default() };
+        Self::run(config, Vec::new()).await
+    }
+
+    /// Starts one that has agents, and tools of its own.
+    pub async fn with_agents(providers: &[Value], agents: &[Value], own: Vec<Tool>) -> Self {
+        let config = Config { providers: read(providers), agents: read(agents), ..Config::default() };
+        Self::run(config, own).await
+    }
+
+    async fn run(config: Config, own: Vec<Tool>) -> Self {
+        let max_result_bytes = config.max_result_bytes;
         let (links, token) = (Links::default(), ServiceToken::new(["service-token-of-the-test"]).unwrap());
         let target = |url: &str| client::Target {
             links: links.clone(),
@@ -196,7 +208,7 @@ impl World {
         worker_config.max_result_bytes = max_result_bytes;
         worker_config.resolver = Arc::new(Public);
         let worker = Worker::new(worker_config);
-        let runner = Runner::build(&config, |name| std::env::var_os(name), &worker, Vec::<Tool>::new()).unwrap();
+        let runner = Runner::build(&config, |name| std::env::var_os(name), &worker, own).unwrap();
         let runner = Arc::new(runner);
         let worker = tasks.spawn(async move { worker.run(drain_worker).await.unwrap() });
         let running = runner.clone();
@@ -311,6 +323,11 @@ impl World {
 
     /// Calls a tool as a task.
     pub fn task(&self, id: u128, tool: &str, arguments: &str) -> mpsc::UnboundedReceiver<Word> {
+        self.attempt(id, 1, tool, arguments)
+    }
+
+    /// Hands a task out for the n-th time.
+    pub fn attempt(&self, id: u128, attempt: u32, tool: &str, arguments: &str) -> mpsc::UnboundedReceiver<Word> {
         let now = Timestamp::from_micros(0);
         let task = Task {
             id: TaskId::from_random(id),
@@ -318,7 +335,7 @@ impl World {
             tool: tool.into(),
             phase: Phase::Queued,
             version: 1,
-            attempt: 1,
+            attempt,
             status_message: None,
             progress: None,
             progress_token: None,
@@ -327,7 +344,7 @@ impl World {
             updated_at: now,
             ttl_ms: None,
             client: ANYTHING,
-            retry: longhaul_core::Retry::default(),
+            retry: self.announced_retry(tool),
             inputs: Vec::new(),
         };
         let (sender, words) = mpsc::unbounded_channel();
@@ -336,6 +353,31 @@ impl World {
         self.store.queue.lock().unwrap().push_back(Assignment { task, arguments, trace: TraceContext::default() });
         self.store.queued.notify_one();
         words
+    }
+
+    fn announced_retry(&self, tool: &str) -> longhaul_core::Retry {
+        let announced = self.store.announced.borrow();
+        let known = announced.iter().flat_map(|worker| &worker.tools).find(|known| known.name == tool);
+        known.map(|known| known.retry).unwrap_or_default()
+    }
+
+    /// What has been recorded of a task.
+    pub fn journal(&self, id: u128) -> Vec<Bytes> {
+        self.store.journals.lock().unwrap().get(&TaskId::from_random(id)).cloned().unwrap_or_default()
+    }
+
+    /// Waits until so many entries have been recorded of a task.
+    pub async fn recorded(&self, id: u128, entries: usize) {
+        let wait = async {
+            loop {
+                let recorded = self.store.recorded.notified();
+                if self.journal(id).len() >= entries {
+                    return;
+                }
+                recorded.await;
+            }
+        };
+        timeout(SOON, wait).await.expect("it is recorded");
     }
 
     /// Answers the n-th question of a task.
@@ -416,6 +458,11 @@ impl Call {
             }
         }
     }
+}
+
+/// Config entries, written as JSON.
+fn read<T: serde::de::DeserializeOwned>(entries: &[Value]) -> Vec<T> {
+    entries.iter().map(|json| serde_json::from_value(json.clone()).unwrap()).collect()
 }
 
 /// The progress of a call, and its outcome.
