@@ -105,13 +105,11 @@ async fn between_two_starts_of_the_only_worker_tasks_are_taken_and_other_calls_w
     assert_eq!((answer.status(), answer.head.header("retry-after")), (503, Some("1")));
     assert!(world.worker.calls.lock().unwrap().is_empty());
 
-    let waiting = tokio::spawn({
-        let (client, call) = (client.clone(), call.clone());
-        async move { client.call("tools/call", call).await }
-    });
-    until("the call waits", || world.a.status.load().requests > 1).await;
-    world.store.offer(vec![worker_info("w", Some("memory://w"), tools)]);
-    let answer = waiting.await.unwrap();
+    let coming_back = async {
+        until("the call waits", || world.a.status.load().requests > 1).await;
+        world.store.offer(vec![worker_info("w", Some("memory://w"), tools)]);
+    };
+    let (answer, ()) = tokio::join!(client.call("tools/call", call), coming_back);
     assert_eq!(answer.json()["result"]["content"][0]["text"], "ok", "{answer:?}");
     assert_eq!(world.worker.calls.lock().unwrap().len(), 1);
 }

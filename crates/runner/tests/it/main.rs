@@ -9,5 +9,6 @@ mod modern;
 mod offers;
 mod provider;
 mod questions;
+mod sessions;
 mod stdio;
 mod world;
