@@ -314,6 +314,14 @@ impl Work for WorkClient {
         }
     }
 
+    async fn withdraw(&self, fence: Fence, keys: Vec<String>) -> Result<Task, Error> {
+        let withdraw = pb::Withdraw { fence: Some(convert::fence_to(fence)), keys };
+        match self.call(work_request::Verb::Withdraw(withdraw)).await? {
+            work_reply::Answer::Task(task) => Ok(convert::task_from(task)?),
+            _ => unexpected(),
+        }
+    }
+
     async fn collect(&self, fence: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
         let collect = pb::Collect { fence: Some(convert::fence_to(fence)), have };
         match self.call(work_request::Verb::Collect(collect)).await? {
@@ -460,6 +468,7 @@ fn event_from(answer: calls_reply::Answer) -> Result<CallEvent, Bad> {
         Answer::Progress(progress) => CallEvent::Progress(convert::progress_from(progress)),
         Answer::Log(log) => CallEvent::Log(convert::log_from(log)?),
         Answer::Asked(asked) => CallEvent::Asked(convert::asked_from(asked)?),
+        Answer::Withdrawn(withdrawn) => CallEvent::Withdrawn(withdrawn.keys),
         Answer::Becoming(pb::Becoming { run, claimed }) => {
             CallEvent::Becoming { run, claimed: convert::claimed_from(claimed.ok_or(Bad("claimed"))?)? }
         }

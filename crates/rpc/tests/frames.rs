@@ -192,6 +192,7 @@ fn words() -> Vec<CallEvent> {
         CallEvent::Log(LogMessage { level: LogLevel::Emergency, logger: Some("l".into()), data: json("[1e2]") }),
         CallEvent::Log(LogMessage { level: LogLevel::Debug, logger: None, data: json("null") }),
         CallEvent::Asked(Asked { run: RUN.into(), round: 1, requests: requests() }),
+        CallEvent::Withdrawn(vec!["k-0".into(), "k-3".into()]),
         CallEvent::Becoming { run: RUN.into(), claimed: claimed() },
     ]
 }
@@ -295,6 +296,10 @@ impl Work for Roles {
                 Ok(task())
             }
         }
+    }
+    async fn withdraw(&self, of: Fence, keys: Vec<String>) -> Result<Task, Error> {
+        assert_eq!((of, keys), (fence(), vec!["k-0".into(), "k-1".into()]));
+        Ok(task())
     }
     async fn collect(&self, of: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
         assert_eq!(of, fence());
@@ -417,6 +422,7 @@ async fn workers_and_task_stores_mean_the_same_questions_answers_and_directives(
     };
     assert_eq!(work.claim(claim).await.unwrap()[0].task, task());
     assert_eq!(work.request_input(fence(), requests(), MINUTE).await.unwrap(), task());
+    assert_eq!(work.withdraw(fence(), vec!["k-0".into(), "k-1".into()]).await.unwrap(), task());
     assert_eq!(work.collect(fence(), Vec::new()).await.unwrap(), numbered());
     assert_eq!(work.collect(fence(), vec![1, 2, 3, 5]).await.unwrap(), [numbered().remove(3), numbered().remove(5)]);
     work.record(fence(), 7, Bytes::from_static(b"\0\xff")).await.unwrap();

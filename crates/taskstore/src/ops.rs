@@ -341,6 +341,16 @@ impl Work for TaskStore {
         self.change("request_input", fence.id, held, anyones, decide).await
     }
 
+    async fn withdraw(&self, fence: Fence, keys: Vec<String>) -> Result<Task, Error> {
+        let held = Some((fence.attempt, fence.token.clone()));
+        let decide = |task: Task, _| match task.clone().withdraw(&fence, &keys) {
+            // All of them are closed already.
+            Err(Refusal::NotAsked) => Ok(Decided::Same(task)),
+            change => change.map(Decided::Changed),
+        };
+        self.change("withdraw", fence.id, held, anyones, decide).await
+    }
+
     async fn collect(&self, fence: Fence, mut have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
         have.retain(|nth| (1..=QUESTIONS_MAX as u32).contains(nth));
         have.sort_unstable();

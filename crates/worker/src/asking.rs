@@ -69,7 +69,8 @@ impl Context {
     /// The run may wait for long. Meanwhile it takes no slot, and the tool's time limit stands still. What the caller
     /// cannot be asked, what must not be shown to people, and what is not answered in time counts as declined.
     ///
-    /// Inside a task, a question whose future is dropped stays open until it is answered or its time is over.
+    /// Dropped before it is answered (in a `select!`, by a timeout), the question is withdrawn: its client need not answer any
+    /// more, and its key stays used.
     pub async fn request_input(&self, ask: Ask) -> Result<Response, InputError> {
         self.request_inputs([ask]).await?.pop().ok_or(InputError::Ended)
     }

@@ -53,6 +53,8 @@ struct State {
     /// How often it has asked.
     round: u32,
     open: Vec<Open>,
+    /// The keys of questions that the caller was asked and need not answer any more.
+    withdrawn: Vec<String>,
     becoming: Option<Becoming>,
     /// The run is over.
     left: bool,
@@ -96,6 +98,7 @@ pub(crate) enum Next {
 /// An open question of a run; dropped, it is withdrawn.
 pub(crate) struct Waiting {
     line: Arc<CallLine>,
+    context: Context,
     key: String,
     until: Instant,
     answer: oneshot::Receiver<InputResponse>,
@@ -116,6 +119,7 @@ impl CallLine {
             may_become_task,
             round: 0,
             open: Vec::new(),
+            withdrawn: Vec::new(),
             becoming: None,
             left: false,
         };
@@ -153,6 +157,10 @@ impl CallLine {
             if state.line.log.is_some_and(|least| least <= log.level) {
                 return Next::Say(events, CallEvent::Log(log));
             }
+        }
+        // Its end withdraws all that is left.
+        if !over && !state.withdrawn.is_empty() {
+            return Next::Say(events, CallEvent::Withdrawn(std::mem::take(&mut state.withdrawn)));
         }
         let asks = !over && state.open.iter().any(|open| !open.told);
         let becoming = state.becoming.as_mut().filter(|becoming| !over && becoming.told.is_none());
@@ -204,7 +212,7 @@ impl CallLine {
             let until = now.checked_add(timeout).unwrap_or(now + PARK_MAX);
             let (send, answer) = oneshot::channel();
             state.open.push(Open { key: Clone::clone(&key), question, until, answer: send, told: false });
-            Waiting { line: self.clone(), key, until, answer }
+            Waiting { line: self.clone(), context: context.clone(), key, until, answer }
         };
         let waiting = requests.into_iter().map(ask).collect();
         drop(state);
@@ -449,20 +457,24 @@ impl Waiting {
 
     fn lapses(&self) -> bool {
         let mut state = self.line.state();
-        if matches!(state.caller, Caller::Away { .. }) {
-            return false;
+        !matches!(state.caller, Caller::Away { .. }) && self.withdraw(&mut state)
+    }
+
+    /// The answer is not wanted any more; false if it has come. A caller that stays on the line hears of it.
+    fn withdraw(&self, state: &mut State) -> bool {
+        let Some(at) = state.open.iter().position(|open| open.key == self.key) else { return false };
+        let open = state.open.remove(at);
+        if open.told && !self.line.parks() {
+            state.withdrawn.push(open.key);
+            self.context.heed();
         }
-        let before = state.open.len();
-        state.open.retain(|open| open.key != self.key);
-        self.line.settle(&state);
-        state.open.len() < before
+        self.line.settle(state);
+        true
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut state = self.line.state();
-        state.open.retain(|open| open.key != self.key);
-        self.line.settle(&state);
+        self.withdraw(&mut self.line.state());
     }
 }
