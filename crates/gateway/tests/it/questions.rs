@@ -206,6 +206,28 @@ async fn a_question_that_is_not_answered_in_time_is_withdrawn_and_declined() {
 }
 
 #[tokio::test]
+async fn a_question_that_a_run_gives_up_on_is_withdrawn_from_its_client_and_no_other_is() {
+    let world = World::start().await;
+    let client = world.asked().await;
+    let (mut stream, run) = waiting(&world, &client).await;
+    run.ask("run-1", 1, &[("colour", form("colour")), ("size", form("size"))]);
+    let (colour, size) = (stream.message().await, stream.message().await);
+    run.say.send(Ok(CallEvent::Withdrawn(vec!["colour".into(), "unknown".into()]))).unwrap();
+    let cancelled = stream.message().await;
+    assert_eq!(
+        (&cancelled["method"], &cancelled["params"]["requestId"]),
+        (&json!("notifications/cancelled"), &colour["id"])
+    );
+    // Late, and no harm; the other one still waits.
+    assert_eq!(client.respond(&colour["id"], yes("red")).await, 202);
+    assert_eq!(client.respond(&size["id"], json!({"action": "cancel"})).await, 202);
+    run.end(text("done"));
+    assert_eq!(stream.message().await["result"]["content"][0]["text"], "done");
+    let declined = world.answers().into_iter().flat_map(|(_, answers)| answers);
+    assert!(declined.into_iter().all(|(_, response)| response != InputResponse::Decline), "it needs no answer of ours");
+}
+
+#[tokio::test]
 async fn a_client_that_cannot_be_asked_is_not() {
     let world = World::start().await;
     let nothing = longhaul_core::ClientCapabilities::default();

@@ -113,6 +113,37 @@ on_both_engines! {
         assert_eq!(world.texts(EVENTS).await.len(), 3);
     }
 
+    async fn a_question_that_is_given_up_is_closed_without_an_answer_and_without_a_line_in_the_audit_log(world) {
+        let store = world.store().await;
+        let asked = asking(&store, &ann(), &["a", "b"]).await;
+        let mut heard = world.bus.subscribe();
+        let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+        let withdrawn = store.withdraw(fence(&asked), keys(&["a"])).await.unwrap();
+        let verb = asked.clone().withdraw(&fence(&asked), &keys(&["a"])).unwrap().task;
+        assert_eq!(withdrawn, Task { updated_at: withdrawn.updated_at, ..verb });
+        assert_eq!(store.get(&ann(), asked.id).await.unwrap(), withdrawn);
+        assert_eq!(open_keys(&withdrawn), ["b"]);
+        assert_eq!(world.store().await.withdraw(fence(&asked), keys(&["a"])).await.unwrap(), withdrawn, "once more");
+        // An answer comes too late, and there is nothing to collect.
+        assert_eq!(store.respond(&ann(), asked.id, vec![(named("a"), colour("blue"))]).await.unwrap(), withdrawn);
+        assert_eq!(store.collect(fence(&asked), vec![]).await.unwrap(), []);
+        // The same key asks nothing else; one that was withdrawn before it was asked is never asked.
+        let again = store.request_input(fence(&asked), vec![form("a", "Which?"), form("c", "?")], HOUR).await;
+        assert_eq!(refusal(again), Refusal::KeyUsed("a".into()));
+        store.withdraw(fence(&asked), keys(&["c", "b"])).await.unwrap();
+        let late = store.request_input(fence(&asked), vec![form("c", "Which?")], HOUR).await.unwrap();
+        assert!(!late.is_asking() && late.input_until().is_none());
+        assert_eq!(store.get(&ann(), asked.id).await.unwrap(), late);
+        let hints: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        assert_eq!(hints, [4, 5].map(|version| Hint::Task { id: asked.id, version }));
+        assert_eq!(world.texts(EVENTS).await, ["mcp.task.created", "mcp.task.input_required"]);
+        let zombie = Fence { token: LeaseToken("another".into()), ..fence(&asked) };
+        assert_eq!(refusal(store.withdraw(zombie, keys(&["a"])).await), Refusal::Fenced);
+        store.cancel(&ann(), asked.id).await.unwrap();
+        let over = Refusal::AlreadyEnded(Ending::Cancelled);
+        assert_eq!(refusal(store.withdraw(fence(&asked), keys(&["a"])).await), over);
+    }
+
     async fn only_who_holds_the_task_may_ask_and_collect(world) {
         let store = world.store().await;
         let task = asking(&store, &ann(), &["k"]).await;
