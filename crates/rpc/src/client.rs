@@ -161,12 +161,20 @@ impl Tasks for TasksClient {
         }
     }
 
-    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+    async fn carry(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        stream: &str,
+        age: Option<Duration>,
+        lease: Duration,
+    ) -> Result<bool, Error> {
         let carry = pb::Carry {
             principal: Some(convert::principal_to(principal)),
             id: id.to_string(),
             stream: stream.to_owned(),
             lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),
+            age_us: age.map(|age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX)),
         };
         match self.call(tasks_request::Verb::Carry(carry)).await? {
             tasks_reply::Answer::Carried(carried) => Ok(carried.granted),

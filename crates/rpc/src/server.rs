@@ -263,7 +263,8 @@ async fn tasks_verb(tasks: &dyn Tasks, verb: tasks_request::Verb) -> Result<task
         Verb::Carry(carry) => {
             let principal = convert::principal_from(carry.principal)?;
             let (id, lease) = (convert::id_from(&carry.id)?, Duration::from_millis(carry.lease_ms.into()));
-            Answer::Carried(pb::Carried { granted: tasks.carry(&principal, id, &carry.stream, lease).await? })
+            let age = carry.age_us.map(Duration::from_micros);
+            Answer::Carried(pb::Carried { granted: tasks.carry(&principal, id, &carry.stream, age, lease).await? })
         }
         Verb::Tools(_) | Verb::CancelRequest(_) => return Err(Bad("verb").into()),
     })

@@ -255,9 +255,16 @@ impl Tasks for Roles {
         assert_eq!((principal, of, answers), (&who(), id(1), keyed()));
         Ok(task())
     }
-    async fn carry(&self, principal: &Principal, of: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+    async fn carry(
+        &self,
+        principal: &Principal,
+        of: TaskId,
+        stream: &str,
+        age: Option<Duration>,
+        lease: Duration,
+    ) -> Result<bool, Error> {
         assert_eq!((principal, of, stream), (&who(), id(1), "s"));
-        assert!(lease == MINUTE || lease.is_zero());
+        assert!((lease, age) == (MINUTE, Some(Duration::from_micros(7))) || lease.is_zero() && age.is_none());
         Ok(lease.is_zero())
     }
     async fn changed(&self, _: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
@@ -399,8 +406,8 @@ async fn gateways_and_task_stores_mean_the_same_tasks_questions_and_answers() {
     let tasks = TasksClient::new(&serve()).unwrap();
     assert_eq!(tasks.create(new_task()).await.unwrap(), task());
     assert_eq!(tasks.respond(&who(), id(1), keyed()).await.unwrap(), task());
-    assert!(!tasks.carry(&who(), id(1), "s", MINUTE).await.unwrap());
-    assert!(tasks.carry(&who(), id(1), "s", Duration::ZERO).await.unwrap());
+    assert!(!tasks.carry(&who(), id(1), "s", Some(Duration::from_micros(7)), MINUTE).await.unwrap());
+    assert!(tasks.carry(&who(), id(1), "s", None, Duration::ZERO).await.unwrap());
     assert_eq!(tasks.tools().await.unwrap(), [worker()]);
     let page = tasks.list(&who(), None, 2).await.unwrap();
     assert_eq!(page.tasks, [task(), Task { inputs: Vec::new(), ..task() }]);

@@ -209,13 +209,20 @@ impl Tasks for TaskStore {
     }
 
     /// False too for an ended task, which asks nothing; letting go is always granted.
-    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+    async fn carry(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        stream: &str,
+        age: Option<Duration>,
+        lease: Duration,
+    ) -> Result<bool, Error> {
         storable([stream])?;
         let task = self.owned(principal, self.load(id, None).await?)?.task;
         if task.ending().is_some() && !lease.is_zero() {
             return Ok(false);
         }
-        Ok(insist(|| self.inner.store.carry(id, stream, lease.min(CARRY_MAX))).await?)
+        Ok(insist(|| self.inner.store.carry(id, stream, age, lease.min(CARRY_MAX))).await?)
     }
 
     async fn changed(&self, seen: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
