@@ -20,6 +20,8 @@ const COLLECT_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct TaskLine {
     pub(crate) fence: Fence,
     state: Mutex<State>,
+    /// Whoever holds it withdraws questions.
+    withdrawing: tokio::sync::Mutex<()>,
 }
 
 /// By the numbers of the questions, from 1; at most [`QUESTIONS_MAX`](longhaul_core::input::QUESTIONS_MAX).
@@ -56,7 +58,7 @@ impl Drop for Asking<'_> {
 
 impl TaskLine {
     pub(crate) fn new(fence: Fence) -> Self {
-        Self { fence, state: Mutex::default() }
+        Self { fence, state: Mutex::default(), withdrawing: tokio::sync::Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -70,6 +72,8 @@ impl TaskLine {
         requests: Vec<InputRequest>,
         timeout: Duration,
     ) -> Result<Vec<Waiting>, InputError> {
+        // A client should not be shown both what is over and what comes after it.
+        self.withdraw(context).await;
         let mut backoff = Backoff::default();
         let keys = requests.iter().map(|request| request.key.clone()).collect();
         let mut asking = Asking { line: self, context, keys };
@@ -129,24 +133,29 @@ impl TaskLine {
         }
     }
 
-    /// Withdraws what is given up.
+    /// Withdraws what is given up. May be dropped and called again.
     async fn withdraw(&self, context: &Context) {
-        let keys = std::mem::take(&mut self.state().given_up);
+        let _turn = self.withdrawing.lock().await;
+        let keys = self.state().given_up.clone();
         if keys.is_empty() {
             return;
         }
         let mut backoff = Backoff::default();
         loop {
             match context.0.means.work.withdraw(self.fence.clone(), keys.clone()).await {
-                Ok(_) => return,
+                Ok(_) => break,
                 Err(Error::Refused(refusal)) => return context.refused(&refusal),
-                Err(Error::Fault(error)) => return tracing::error!(error, "questions could not be withdrawn"),
+                Err(Error::Fault(error)) => {
+                    tracing::error!(error, "questions could not be withdrawn");
+                    break;
+                }
                 Err(error) => {
                     tracing::warn!(%error, "questions were not withdrawn");
                     backoff.wait().await;
                 }
             }
         }
+        self.state().given_up.drain(..keys.len());
     }
 
     /// Collects what there is, and has it deleted.
