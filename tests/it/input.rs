@@ -406,7 +406,9 @@ async fn what_must_not_be_asked_is_declined_unseen(wiring: Wiring) {
         json!({"url": "https://user:pass@example.com/"}),
     ] {
         let id = one.create("ask-odd", odd.clone()).await;
-        let mut stream = one.stream("tasks/result", json!({"taskId": id})).await;
+        // A stream whether it is over already or not.
+        let frame = one.frame("tasks/result", &json!({"taskId": id}));
+        let mut stream = Events::new(one.post(&frame, "text/event-stream").await);
         let first = word(&mut stream).await;
         assert_eq!(first["result"]["content"][0]["text"], "declined", "{odd}: {first}");
     }
