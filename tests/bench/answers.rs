@@ -20,7 +20,7 @@ use crate::sql::Caller;
 use crate::tasks;
 
 /// As it is chosen with `--only`.
-pub const NAME: &str = "answer → tool goes on";
+pub const NAME: &str = "answer accepted → tool resumes";
 /// Answers before anything counts.
 const WARM_UP: usize = 20;
 /// In turns with as many floors.
@@ -42,9 +42,9 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// From the sending, by the floor.
-    pub fn ratio(&self) -> f64 {
-        self.sent_p50_us as f64 / self.floor_p50_us.max(1) as f64
+    /// From the acknowledgement, and from the sending, by the floor.
+    pub fn ratios(&self) -> [f64; 2] {
+        [self.accepted_p50_us, self.sent_p50_us].map(|took| took as f64 / self.floor_p50_us.max(1) as f64)
     }
 }
 
@@ -82,11 +82,12 @@ pub async fn run(roles: &mut Roles, redis: &mut Redis, floor: &mut Caller, plan:
     let mut running = JoinSet::new();
     running.spawn(worker.run(drain.clone()));
     attached.wait_for(|attached| *attached).await.context("the worker")?;
-    let mut session = Session::modern(roles.address, KEY).await?;
-    let list = Ask { method: "tools/list", name: String::new(), params: String::new(), tasks: true };
-    while !session.call::<Listed>(&list).await?.tools.iter().any(|tool| tool["name"] == TOOL) {
+    let mut looking = Session::open(roles.address, KEY).await?;
+    let list = Ask { method: "tools/list", name: String::new(), params: String::new(), tasks: false };
+    while !looking.call::<Listed>(&list).await?.tools.iter().any(|tool| tool["name"] == TOOL) {
         roles.check()?;
     }
+    let mut session = Session::modern(roles.address, KEY).await?;
 
     let (mut sent, mut accepted, mut floors) = (Vec::new(), Vec::new(), Vec::new());
     for nth in 0..WARM_UP + ANSWERS {

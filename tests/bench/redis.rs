@@ -40,6 +40,7 @@ pub async fn ask(url: &str) -> Result<Redis> {
     let length: usize = line.trim_start_matches('$').trim_end().parse()?;
     let mut info = vec![0; length];
     stream.read_exact(&mut info).await?;
+    stream.read_line(&mut line).await?;
     let info = String::from_utf8(info)?;
     let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).context("no redis_version")?;
     let [ping_p50_us, ping_p99_us] = percentiles(&mut took, [50, 99]);

@@ -82,24 +82,25 @@ pub fn write(
         })
     });
     let answers = answers.map(|answers| {
+        let [ratio, sent_ratio] = answers.ratios();
         println!(
-            "{}: p50 {} µs, p99 {} µs from the sending of the answer, p50 {} µs from its acknowledgement; a commit and a \
-             Redis round trip: p50 {} µs, p99 {} µs; ratio {:.2}",
+            "{}: p50 {} µs; from the sending of the answer p50 {} µs, p99 {} µs; a commit and a Redis round trip: p50 {} µs, \
+             p99 {} µs; ratio {ratio:.2}, from the sending {sent_ratio:.2}",
             answers::NAME,
+            answers.accepted_p50_us,
             answers.sent_p50_us,
             answers.sent_p99_us,
-            answers.accepted_p50_us,
             answers.floor_p50_us,
             answers.floor_p99_us,
-            answers.ratio(),
         );
         json!({
+            "accepted_p50_us": answers.accepted_p50_us,
             "sent_p50_us": answers.sent_p50_us,
             "sent_p99_us": answers.sent_p99_us,
-            "accepted_p50_us": answers.accepted_p50_us,
             "floor_p50_us": answers.floor_p50_us,
             "floor_p99_us": answers.floor_p99_us,
-            "ratio": answers.ratio(),
+            "ratio": ratio,
+            "sent_ratio": sent_ratio,
         })
     });
     let read = |path| fs::read_to_string(path).unwrap_or_default();
