@@ -88,7 +88,11 @@ async fn a_question_comes_on_the_result_stream_and_its_answer_goes_to_any_replic
 /// Whether the stream is told that a question of its is no longer one.
 async fn is_withdrawn(events: &mut Events, asked: &Value) {
     let told = word(events).await;
-    assert_eq!((&told["method"], &told["params"]["requestId"]), (&json!("notifications/cancelled"), &asked["id"]), "{told}");
+    assert_eq!(
+        (&told["method"], &told["params"]["requestId"]),
+        (&json!("notifications/cancelled"), &asked["id"]),
+        "{told}"
+    );
 }
 
 async fn one_stream_at_a_time_carries_a_question_and_the_newest_takes_it_over(wiring: Wiring) {

@@ -231,7 +231,9 @@ impl Carrier {
 
     /// Before a new claim of its own, lest the one end the other.
     async fn let_go(&self) {
-        if let Err(error) = self.shared.tasks.carry(&self.principal, self.task, &self.stream, None, Duration::ZERO).await {
+        if let Err(error) =
+            self.shared.tasks.carry(&self.principal, self.task, &self.stream, None, Duration::ZERO).await
+        {
             tracing::debug!(task.id = %self.task, %error, "a claim to the questions of a task will have to run out");
         }
     }

@@ -11,7 +11,7 @@ use longhaul_core::input::QUESTIONS_MAX;
 use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
     CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel, NewTask, Outcome,
-    Phase, Principal, Progress, Question, Refusal, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
+    Phase, Principal, Progress, Refusal, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
     Assignment, Claim, Control, Directive, Directives, Error, Page, Position, Report, SESSIONS_PAGE, SUBSCRIPTIONS_MAX,
@@ -687,13 +687,7 @@ fn anyones(loaded: Loaded) -> Result<Stored, Refusal> {
 }
 
 fn question_bytes(task: &Task) -> usize {
-    let bytes = |question: &Question| match question {
-        Question::Form { message, schema } => message.len() + schema.len(),
-        Question::Url { message, url } => message.len() + url.len(),
-        Question::Sample { params } => params.len(),
-        Question::Roots => 0,
-    };
-    task.open_inputs().map(|(_, _, question)| bytes(question)).sum()
+    task.open_inputs().map(|(_, _, question)| question.bytes()).sum()
 }
 
 /// Whether two values of a task differ at most in what the store stamps.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use longhaul_core::{Claimed, InputRequest, InputResponse, LeaseToken, LogLevel, Outcome, Question, Refusal, input};
 use longhaul_rpc::{Answers, Asked, CallEvent, Line, Resume};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{Context, Ended, Pace, Stop, Words};
+use crate::seat::Waiter;
 
 /// The longest time that a run waits parked for its caller to come back.
 const PARK_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -36,6 +38,8 @@ impl Runs {
 pub(crate) struct CallLine {
     /// How long the run waits parked each time it asks; `None` if its caller stays on the line.
     park: Option<Duration>,
+    /// What the call was made with, in bytes.
+    argument_bytes: usize,
     runs: Arc<Runs>,
     state: Mutex<State>,
     /// The caller has come or gone.
@@ -111,6 +115,7 @@ impl CallLine {
         line: Line,
         park: Option<Duration>,
         may_become_task: bool,
+        argument_bytes: usize,
     ) -> Self {
         let state = State {
             run: None,
@@ -125,6 +130,7 @@ impl CallLine {
         };
         Self {
             park: park.map(|park| park.min(PARK_MAX)),
+            argument_bytes,
             runs,
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -139,6 +145,11 @@ impl CallLine {
     /// Whether its caller hangs up when it is asked something.
     pub(crate) fn parks(&self) -> bool {
         self.park.is_some()
+    }
+
+    /// What it keeps in memory while it waits for the answers to such questions, in bytes.
+    pub(crate) fn bytes<'a>(&self, questions: impl Iterator<Item = &'a Question>) -> usize {
+        self.argument_bytes + questions.map(Question::bytes).sum::<usize>()
     }
 
     /// Whether the caller wants log messages of this level.
@@ -398,7 +409,8 @@ impl CallLine {
                 Ok(_) if context.is_cancelled() => return,
                 Ok(until) => {
                     if place.is_none() {
-                        match context.0.means.waiting.take(Some(context.principal())) {
+                        let waiter = Waiter { principal: context.principal(), call_bytes: Some(weight(&outcome)) };
+                        match context.0.means.waiting.take(waiter) {
                             Ok(taken) => place = Some(taken),
                             Err(full) => return full.log(context.principal(), "an answer is dropped"),
                         }
@@ -424,6 +436,14 @@ impl CallLine {
         if let Some(run) = state.run.take() {
             drop(self.runs.locked().remove(&run));
         }
+    }
+}
+
+fn weight(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Result { body, .. } => body.len(),
+        Outcome::Error(error) => error.message.len() + error.data.as_ref().map_or(0, Bytes::len),
+        Outcome::Cancelled | Outcome::Interrupted(_) => 0,
     }
 }
 

@@ -438,7 +438,8 @@ async fn a_stream_that_opens_while_another_one_asks_takes_the_question_over_on_w
     is_withdrawn(&mut first, &question).await;
     is_quiet(&mut first, 2 * config().pace.carry_again).await;
     // What a client says of the withdrawal is no answer to the question.
-    let given_up = json!({"jsonrpc": "2.0", "id": question["id"], "error": {"code": 0, "message": "Request cancelled"}});
+    let given_up =
+        json!({"jsonrpc": "2.0", "id": question["id"], "error": {"code": 0, "message": "Request cancelled"}});
     assert_eq!(client.post(&given_up).await.status(), 202);
     let unknown = json!({"jsonrpc": "2.0", "id": format!("tiq-task-{task}-2"), "error": {"code": 0, "message": ""}});
     assert_eq!(client.post(&unknown).await.status(), 400);

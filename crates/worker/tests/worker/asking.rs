@@ -413,11 +413,11 @@ async fn a_question_that_is_wrong_in_itself_is_an_error_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beyond_a_thousand_waiting_runs_questions_are_declined() {
+async fn beyond_its_share_of_the_waiting_runs_the_questions_of_a_tenant_are_declined() {
     let world = World::new();
     let config = Config { slots: 100, ..world.config() };
     let _worker = world.run(Worker::new(config).with_tools(demo::tools()));
-    let ids: Vec<_> = (0..1000).map(|_| world.store.create("ask", r#"{"question":"?"}"#)).collect();
+    let ids: Vec<_> = (0..750).map(|_| world.store.create("ask", r#"{"question":"?"}"#)).collect();
     for id in &ids {
         world.store.asking(*id, 1).await;
     }
