@@ -3,6 +3,7 @@
 //!
 //! `scripts/bench` runs it; `USAGE` says what it takes.
 
+mod answers;
 mod client;
 mod floor;
 mod floors;
@@ -149,7 +150,7 @@ async fn measured(options: Options) -> Result<()> {
     floors.connect(&postgres, plan.prefill as u64, plan.callers()).await?;
     let Some(longhaul) = longhaul else {
         let rows = rows::all(&plan, &mut floors, None, &[]).await?;
-        return report::write(&out, &machine, &rows, None, connection_bytes);
+        return report::write(&out, &machine, &rows, None, None, connection_bytes);
     };
     machine.longhaul = Some(version(&longhaul).await?);
     let mut waiting = None;
@@ -164,12 +165,13 @@ async fn measured(options: Options) -> Result<()> {
     let mut roles = Roles::start(&longhaul, &database, &redis, slots).await?;
     let myself = Meter { name: "client", pid: std::process::id(), family: false };
     let meters: Vec<_> = roles.meters().into_iter().chain(services).chain([myself]).collect();
+    let answers = answers::run(&mut roles, &mut machine.redis, &mut floors.sql[0], &plan).await?;
     let product = Product::prepare(&mut roles, &plan).await?;
     sql::analyze(&sql::connect(database.parse()?, 1).await?).await?;
     eprintln!("{} tasks stored: done", plan.prefill);
     let rows = rows::all(&plan, &mut floors, Some(product), &meters).await?;
     roles.stop().await?;
-    report::write(&out, &machine, &rows, waiting.as_ref(), connection_bytes)
+    report::write(&out, &machine, &rows, waiting.as_ref(), answers.as_ref(), connection_bytes)
 }
 
 async fn version(binary: &Path) -> Result<String> {

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::json;
 
+use crate::answers::{self, Answers};
 use crate::redis::Redis;
 use crate::rows::Row;
 use crate::waiting::Waiting;
@@ -26,6 +27,7 @@ pub fn write(
     machine: &Machine,
     rows: &[Row],
     waiting: Option<&Waiting>,
+    answers: Option<&Answers>,
     connection_bytes: Option<u64>,
 ) -> Result<()> {
     println!(
@@ -81,6 +83,28 @@ pub fn write(
             "ratio": ratio,
         })
     });
+    let answers = answers.map(|answers| {
+        let [ratio, sent_ratio] = answers.ratios();
+        println!(
+            "{}: p50 {} µs; from the sending of the answer p50 {} µs, p99 {} µs; a commit and a Redis round trip: p50 {} µs, \
+             p99 {} µs; ratio {ratio:.2}, from the sending {sent_ratio:.2}",
+            answers::NAME,
+            answers.accepted_p50_us,
+            answers.sent_p50_us,
+            answers.sent_p99_us,
+            answers.floor_p50_us,
+            answers.floor_p99_us,
+        );
+        json!({
+            "accepted_p50_us": answers.accepted_p50_us,
+            "sent_p50_us": answers.sent_p50_us,
+            "sent_p99_us": answers.sent_p99_us,
+            "floor_p50_us": answers.floor_p50_us,
+            "floor_p99_us": answers.floor_p99_us,
+            "ratio": ratio,
+            "sent_ratio": sent_ratio,
+        })
+    });
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let processor = read("/proc/cpuinfo")
         .lines()
@@ -96,7 +120,7 @@ pub fn write(
     if let Some(folder) = out.parent() {
         fs::create_dir_all(folder)?;
     }
-    let whole = json!({ "machine": machine, "rows": rows, "waiting": waiting });
+    let whole = json!({ "machine": machine, "rows": rows, "waiting": waiting, "answers": answers });
     fs::write(out, serde_json::to_string_pretty(&whole)?)?;
     println!("\n{}", out.display());
     Ok(())

@@ -22,6 +22,8 @@ use crate::processes::{Meter, Process};
 /// The one caller. These secrets guard throwaway processes on loopback.
 pub const KEY: &str = "longhaul-bench-key";
 const KEY_SHA256: &str = "84b8fb309542dc79752c24e6169df4512e81dfb6e158aff89883c3e72bf4f263";
+/// What the roles show one another.
+pub const SERVICE_TOKEN: &str = "longhaul-bench-service-token";
 const SEAL_KEY: &str = "bG9uZ2hhdWwtYmVuY2gtc2VhbC1rZXktMzItYnl0ZXM=";
 /// How long a role may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -31,6 +33,8 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 pub struct Roles {
     /// Where the gateway listens.
     pub address: SocketAddr,
+    /// Where the task-store listens.
+    pub taskstore_url: String,
     /// The gateway.
     pub gateway: Process,
     /// The task-store.
@@ -66,7 +70,7 @@ mcp_task_max_open = 0
 mcp_task_max_live = 0
 log = "warn"
 seal_keys_file = {seal_keys:?}
-service_token = "longhaul-bench-service-token"
+service_token = "{SERVICE_TOKEN}"
 taskstore_urls = ["http://{taskstore}"]
 redis_url = {redis_url:?}
 
@@ -100,6 +104,7 @@ demo_tools = true
         start("migrate", None)?.finish().await?;
         let mut this = Self {
             address: gateway,
+            taskstore_url: format!("http://{taskstore}"),
             taskstore: start("taskstore", Some(taskstore_ops))?,
             runner: start("runner", Some(runner_ops))?,
             gateway: start("gateway", Some(gateway_ops))?,

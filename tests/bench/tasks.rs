@@ -70,6 +70,11 @@ pub async fn create_countdown(session: &mut Session, seconds: f64) -> Result<Str
     created(session, &tools_call("countdown", params, true)).await
 }
 
+/// A task of a tool without arguments.
+pub async fn create_asking(session: &mut Session, tool: &str) -> Result<String> {
+    created(session, &tools_call(tool, format!(r#""name":"{tool}","arguments":{{}},"task":{{}}"#), true)).await
+}
+
 /// A task from its creation until its result is here; its id.
 pub async fn create_and_wait(session: &mut Session) -> Result<String> {
     let id = create(session).await?;

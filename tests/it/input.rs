@@ -85,20 +85,103 @@ async fn a_question_comes_on_the_result_stream_and_its_answer_goes_to_any_replic
     world.stop().await;
 }
 
-async fn one_stream_at_a_time_carries_a_question(wiring: Wiring) {
+/// Whether the stream is told that a question of its is no longer one.
+async fn is_withdrawn(events: &mut Events, asked: &Value) {
+    let told = word(events).await;
+    assert_eq!(
+        (&told["method"], &told["params"]["requestId"]),
+        (&json!("notifications/cancelled"), &asked["id"]),
+        "{told}"
+    );
+}
+
+async fn one_stream_at_a_time_carries_a_question_and_the_newest_takes_it_over(wiring: Wiring) {
     let world = World::start(wiring).await;
     let [one, other] = askable(&world).await;
-    let id = one.create("ask", json!({"question": "Who?"})).await;
+    let id = one.create("give-up", json!({})).await;
     until(&one, &id, "input_required").await;
     let mut first = one.stream("tasks/result", json!({"taskId": id})).await;
     let asked = question(&mut first).await;
+    // On the other gateway, while the first one is as good as dead.
     let mut second = other.stream("tasks/result", json!({"taskId": id})).await;
-    assert_eq!(second.next_data().await.as_deref(), Some(""), "it waits");
-    drop(first);
-    let again = question(&mut second).await;
-    assert_eq!(again, asked, "the same question under the same id, once its carrier is gone");
-    assert_eq!(other.answer(&asked["id"], accept(json!({"answer": "me"}))).await, 202);
-    assert_eq!(answer(&mut second).await["result"]["content"][0]["text"], "You said: me");
+    assert_eq!(question(&mut second).await, asked, "the same question under the same id");
+    is_withdrawn(&mut first, &asked).await;
+    // When the newer one is gone, whoever is left.
+    drop(second);
+    assert_eq!(question(&mut first).await, asked);
+    // Of two that were there before the next question, one is asked, until it is gone.
+    let mut second = other.stream("tasks/result", json!({"taskId": id})).await;
+    assert_eq!(question(&mut second).await, asked);
+    is_withdrawn(&mut first, &asked).await;
+    world.gate.open();
+    is_withdrawn(&mut second, &asked).await;
+    let (next, of_first) = tokio::select! {
+        next = question(&mut first) => (next, true),
+        next = question(&mut second) => (next, false),
+    };
+    assert_eq!(next["id"], json!(format!("tiq-task-{id}-2")));
+    let (carries, mut waits) = if of_first { (first, second) } else { (second, first) };
+    drop(carries);
+    assert_eq!(question(&mut waits).await, next);
+    assert_eq!(other.answer(&next["id"], accept(json!({"text": "me"}))).await, 202);
+    assert_eq!(answer(&mut waits).await["result"]["content"][0]["text"], "me");
+    assert_eq!(waits.next().await, None, "one answer");
+    world.stop().await;
+}
+
+async fn a_question_that_its_tool_gives_up_on_is_withdrawn_in_both_eras(wiring: Wiring) {
+    let world = World::start(wiring).await;
+    let [old, _] = askable(&world).await;
+    let new = modern(&world, 1);
+    let keys = |task: &Value| -> Vec<String> {
+        task["inputRequests"].as_object().map(|all| all.keys().cloned().collect()).unwrap_or_default()
+    };
+    let id = old.create("give-up", json!({})).await;
+    let mut stream = old.stream("tasks/result", json!({"taskId": id})).await;
+    let first = question(&mut stream).await;
+    assert_eq!(keys(&new.until(&id, "input_required").await), ["first"]);
+    world.gate.open();
+    is_withdrawn(&mut stream, &first).await;
+    let second = question(&mut stream).await;
+    assert_eq!(second["id"], json!(format!("tiq-task-{id}-2")), "its number stays used");
+    assert_eq!(keys(&new.task(&id).await), ["second"]);
+    // Too late for the first, in either era.
+    assert_eq!(old.answer(&first["id"], accept(json!({"text": "late"}))).await, 202);
+    let late = json!({"taskId": id, "inputResponses": {"first": accept(json!({"text": "late"}))}});
+    assert_eq!(new.ok("tasks/update", late).await["resultType"], "complete");
+    assert_eq!(keys(&new.task(&id).await), ["second"]);
+    assert_eq!(old.answer(&second["id"], accept(json!({"text": "in time"}))).await, 202);
+    assert_eq!(answer(&mut stream).await["result"]["content"][0]["text"], "in time");
+    world.gate.close();
+
+    // In a call that is no task, on its own stream.
+    let frame = old.frame("tools/call", &json!({"name": "give-up", "arguments": {}}));
+    let mut stream = Events::new(old.post(&frame, longhaul_tests::client::BOTH).await);
+    let first = question(&mut stream).await;
+    world.gate.open();
+    is_withdrawn(&mut stream, &first).await;
+    let second = question(&mut stream).await;
+    assert_eq!(old.answer(&first["id"], accept(json!({"text": "late"}))).await, 202);
+    assert_eq!(old.answer(&second["id"], accept(json!({"text": "me"}))).await, 202);
+    assert_eq!(answer(&mut stream).await["result"]["content"][0]["text"], "me");
+    world.gate.close();
+
+    // Parked: who comes back with the answer is asked what is asked now.
+    let plain = modern(&world, 0).plain();
+    let call = json!({"name": "give-up", "arguments": {}});
+    let parked = plain.ok("tools/call", call.clone()).await;
+    assert_eq!(keys(&parked), ["first"]);
+    world.gate.open();
+    let again = |asked: &Value, responses: Value| {
+        let mut call = call.clone();
+        (call["inputResponses"], call["requestState"]) = (responses, asked["requestState"].clone());
+        call
+    };
+    // Its run may not have heard yet that the gate is open; then the answer to the first is as good.
+    let asked = plain.ok("tools/call", again(&parked, json!({"first": accept(json!({"text": "late"}))}))).await;
+    assert_eq!(keys(&asked), ["second"], "{asked}");
+    let done = plain.ok("tools/call", again(&asked, json!({"second": accept(json!({"text": "me"}))}))).await;
+    assert_eq!(done["content"][0]["text"], "me");
     world.stop().await;
 }
 
@@ -327,7 +410,9 @@ async fn what_must_not_be_asked_is_declined_unseen(wiring: Wiring) {
         json!({"url": "https://user:pass@example.com/"}),
     ] {
         let id = one.create("ask-odd", odd.clone()).await;
-        let mut stream = one.stream("tasks/result", json!({"taskId": id})).await;
+        // A stream whether it is over already or not.
+        let frame = one.frame("tasks/result", &json!({"taskId": id}));
+        let mut stream = Events::new(one.post(&frame, "text/event-stream").await);
         let first = word(&mut stream).await;
         assert_eq!(first["result"]["content"][0]["text"], "declined", "{odd}: {first}");
     }
@@ -390,7 +475,8 @@ async fn an_answer_is_nowhere_but_where_it_went(wiring: Wiring) {
 
 crate::both!(
     a_question_comes_on_the_result_stream_and_its_answer_goes_to_any_replica,
-    one_stream_at_a_time_carries_a_question,
+    one_stream_at_a_time_carries_a_question_and_the_newest_takes_it_over,
+    a_question_that_its_tool_gives_up_on_is_withdrawn_in_both_eras,
     a_stream_that_is_resumed_takes_the_question_with_it,
     a_client_that_only_polls_is_asked_on_its_get_stream,
     what_is_no_answer_of_its_owner_changes_nothing,

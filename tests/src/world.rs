@@ -196,6 +196,24 @@ fn tools(gate: &Gate) -> Vec<Tool> {
             }
         }
     };
+    let give_up = {
+        let gate = gate.clone();
+        move |context: Context, _: NoArguments| {
+            let gate = gate.clone();
+            async move {
+                let text = json!({"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]});
+                let ask = |key: &str| Ask::form(format!("The {key}?"), text.clone()).key(key);
+                let mut open = gate.open.subscribe();
+                tokio::select! {
+                    response = context.request_input(ask("first")) => drop(response?),
+                    _ = open.wait_for(|open| *open) => {}
+                }
+                let last = context.request_input(ask("second")).await?;
+                let Some(last) = last.accepted() else { return Err(Failure::tool("declined")) };
+                Ok(Answer::text(last.parse::<Value>()?["text"].as_str().unwrap_or_default()))
+            }
+        }
+    };
     let log = async |context: Context, _: NoArguments| {
         for (level, words) in [(LogLevel::Debug, "aside"), (LogLevel::Info, "news"), (LogLevel::Error, "trouble")] {
             context.log(level, Some("test"), words).await?;
@@ -210,6 +228,8 @@ fn tools(gate: &Gate) -> Vec<Tool> {
         described(Tool::new("ask-odd", odd)),
         // Asks, and then goes on as a task if it may.
         described(Tool::new("grow", grow)).decides(),
+        // Asks one thing, gives up on it when the gate opens, and asks another.
+        described(Tool::new("give-up", give_up)),
         described(Tool::new("log", log)),
         // Says that a resource has changed.
         described(Tool::new("touch", async |context: Context, _: NoArguments| {

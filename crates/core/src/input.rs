@@ -56,6 +56,18 @@ pub enum Question {
     Roots,
 }
 
+impl Question {
+    /// What it takes, in bytes of message, schema, URL or parameters.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Form { message, schema } => message.len() + schema.len(),
+            Self::Url { message, url } => message.len() + url.len(),
+            Self::Sample { params } => params.len(),
+            Self::Roots => 0,
+        }
+    }
+}
+
 /// A question with its key: unique for the life of its task or call, never used again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputRequest {
@@ -142,13 +154,7 @@ pub enum Objection {
 /// Whether a question may be shown to anybody. A URL's name must besides resolve to public addresses alone
 /// ([`is_public`]), which is for the caller to look up.
 pub fn vet(question: &Question) -> Result<(), Objection> {
-    let bytes = match question {
-        Question::Form { message, schema } => message.len() + schema.len(),
-        Question::Url { message, url } => message.len() + url.len(),
-        Question::Sample { params } => params.len(),
-        Question::Roots => 0,
-    };
-    if bytes > QUESTION_BYTES_MAX {
+    if question.bytes() > QUESTION_BYTES_MAX {
         return Err(Objection::TooLarge);
     }
     match question {

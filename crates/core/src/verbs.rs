@@ -20,6 +20,8 @@ pub struct Change {
     pub outcome: Option<Outcome>,
     /// Answers for its worker to collect: the number of the question, from 1.
     pub responses: Vec<(u32, InputResponse)>,
+    /// Whether its questions are other than before; false only if they surely are not.
+    pub moves_inputs: bool,
 }
 
 impl Task {
@@ -83,6 +85,30 @@ impl Task {
             }
         }
         Ok(self.next(Some(Event::InputRequired)))
+    }
+
+    /// Its worker no longer wants the answers to these questions. What it has not asked yet, by whatever way that may still
+    /// be under way, it will never ask; what is closed stays so.
+    pub fn withdraw(mut self, fence: &Fence, keys: &[String]) -> Result<Change, Refusal> {
+        self.held_under(fence)?;
+        let mut changes = false;
+        for key in keys {
+            let is_full = self.inputs.len() == QUESTIONS_MAX;
+            match self.inputs.iter_mut().find(|input| input.key == *key) {
+                Some(Input { state: InputState::Closed, .. }) => {}
+                Some(input) => (input.state, changes) = (InputState::Closed, true),
+                // It can never be asked.
+                None if is_full || !input::is_key(key) => {}
+                None => {
+                    self.inputs.push(Input { key: key.clone(), state: InputState::Closed });
+                    changes = true;
+                }
+            }
+        }
+        match changes {
+            true => Ok(Change { moves_inputs: true, ..self.next(None) }),
+            false => Err(Refusal::NotAsked),
+        }
     }
 
     /// Its owner answers. What does not fit its question counts as a decline; what is not open is left out.
@@ -168,7 +194,7 @@ impl Task {
         self.phase = Phase::Queued;
         self.status_message = Some(format!("{}; it waits for another one", why.cause()));
         self.withdraw_all();
-        self.next(None)
+        Change { moves_inputs: true, ..self.next(None) }
     }
 
     /// Nobody waits for its answers any more.
@@ -212,7 +238,8 @@ impl Task {
 
     fn next(mut self, event: Option<Event>) -> Change {
         self.version += 1;
-        Change { task: self, event, outcome: None, responses: Vec::new() }
+        let moves_inputs = event.is_some();
+        Change { task: self, event, outcome: None, responses: Vec::new(), moves_inputs }
     }
 }
 
@@ -314,7 +341,7 @@ mod tests {
         let tasks = [task(Phase::Queued), running(), asking(&["k"]), task(Phase::Ended(ended))];
         type Verb = fn(Task) -> Result<Change, Refusal>;
         type Answers = [Result<&'static str, Refusal>; 4];
-        let table: [(&str, Verb, Option<Event>, Answers); 15] = [
+        let table: [(&str, Verb, Option<Event>, Answers); 17] = [
             ("claim", |t| t.claim(lease("y")), None, [Ok("running"), fenced(), fenced(), over()]),
             (
                 "report",
@@ -337,6 +364,18 @@ mod tests {
             (
                 "request_input under another token",
                 |t| t.request_input(&fence(1, "z"), vec![form("new", "?")], NOW),
+                None,
+                [fenced(), fenced(), fenced(), over()],
+            ),
+            (
+                "withdraw",
+                |t| t.withdraw(&fence(1, "x"), &["k".into()]),
+                None,
+                [fenced(), Ok("running"), Ok("running"), over()],
+            ),
+            (
+                "withdraw of another attempt",
+                |t| t.withdraw(&fence(2, "x"), &["k".into()]),
                 None,
                 [fenced(), fenced(), fenced(), over()],
             ),
@@ -522,6 +561,26 @@ mod tests {
         assert_eq!(second.responses, [(1, InputResponse::Decline), (3, other)]);
         assert!(!second.task.is_asking());
         assert_eq!(second.task.inputs.len(), 4);
+    }
+
+    #[test]
+    fn a_question_that_its_worker_withdraws_is_closed_without_an_answer_and_its_key_stays_used() {
+        let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+        let withdraw = |task: Task, of: &[&str]| task.withdraw(&fence(1, "x"), &keys(of));
+        let first = withdraw(asking(&["a", "b"]), &["a"]).unwrap();
+        assert_eq!((open_keys(&first.task), first.responses.as_slice(), first.event), (vec!["b"], [].as_slice(), None));
+        assert!(first.moves_inputs);
+        assert_eq!(withdraw(first.task.clone(), &["a"]), Err(Refusal::NotAsked), "once is enough");
+        assert_eq!(first.task.clone().respond(vec![(named("a"), blue())]), Err(Refusal::NotAsked), "it is too late");
+        assert_eq!(ask(first.task.clone(), vec![form("a", "Which?")]), Err(Refusal::KeyUsed("a".into())));
+        // It may overtake the very request that asks.
+        let early = withdraw(first.task, &["b", "c"]).unwrap().task;
+        assert!(!early.is_asking() && early.has_asked(&[form("c", "Which?")]));
+        assert_eq!(early.inputs.len(), 3);
+        assert_eq!(withdraw(running(), &["no key"]), Err(Refusal::NotAsked));
+        let many: Vec<_> = (0..QUESTIONS_MAX).map(|at| at.to_string()).collect();
+        let full = running().withdraw(&fence(1, "x"), &many).unwrap().task;
+        assert_eq!(withdraw(full, &["more"]), Err(Refusal::NotAsked));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! A message goes on one stream only (basic/transports, "Multiple Connections"), so whoever wants to ask makes a claim in
 //! the task-store, which runs out unless it is renewed: streams that wait for the task's result come first, the newest of a
 //! replica before the others; the stream of a session asks if none of them does. When the one that carries is gone, the
-//! next asks the same questions again, under the same ids.
+//! next asks the same questions again, under the same ids. A stream that waits for the result and was opened since takes
+//! them over, since its client most likely opened it because the other one is of no use to it; a client that still reads
+//! that one hears that the questions are withdrawn there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,8 +76,11 @@ pub(crate) struct Carrier {
     client: ClientCapabilities,
     kind: Kind,
     stream: Arc<str>,
+    opened: Instant,
     /// Until when it is the one that carries, if it is.
     held: Option<Instant>,
+    /// It has asked to carry in vain: perhaps the one that carries is to give way to it.
+    waits: bool,
     /// What it has asked, by number, and does not know to be closed.
     asked: Vec<u32>,
     /// When to look at the claim again, while there is something to ask.
@@ -103,7 +108,9 @@ impl Carrier {
             client,
             kind,
             stream,
+            opened: Instant::now(),
             held: None,
+            waits: false,
             asked: Vec::new(),
             due: None,
             runtime: Handle::current(),
@@ -166,11 +173,26 @@ impl Carrier {
         }
     }
 
+    /// How old it is, if it waits for the task's result.
+    fn age(&self) -> Option<Duration> {
+        match self.kind {
+            Kind::Result => Some(self.opened.elapsed()),
+            Kind::Session { .. } => None,
+        }
+    }
+
+    /// When to look at the claim next. A new stream does so more often: another one may be about to give way to it.
+    fn again(&self) -> Duration {
+        let pace = self.shared.config.pace;
+        let is_new = self.age().is_some_and(|age| age < pace.carry);
+        if is_new && self.held.is_none() { pace.carry_again / 4 } else { pace.carry_again }
+    }
+
     /// Claims, or renews the claim; gives what that costs.
     async fn claim(&mut self, task: &Task) -> Vec<Bytes> {
         let pace = self.shared.config.pace;
         let now = Instant::now();
-        self.due = Some(now + pace.carry_again);
+        self.due = Some(now + self.again());
         let is_first = match (self.shared.carriers.newest(task), self.kind) {
             (Some(newest), Kind::Result) => newest == self.stream,
             (Some(_), Kind::Session { .. }) => false,
@@ -182,11 +204,12 @@ impl Carrier {
         }
         // Held from here on: if the stream is dropped meanwhile, what may be granted is let go.
         let before = self.held.replace(now + pace.carry);
-        match self.shared.tasks.carry(&self.principal, self.task, &self.stream, pace.carry).await {
-            Ok(true) => {}
-            // The claim ran out, and another stream asks.
+        match self.shared.tasks.carry(&self.principal, self.task, &self.stream, self.age(), pace.carry).await {
+            Ok(true) => (self.due, self.waits) = (Some(now + pace.carry_again), false),
+            // A newer stream asks, or the claim ran out and another one does.
             Ok(false) => {
-                self.held = None;
+                (self.held, self.waits) = (None, true);
+                self.due = Some(now + self.again());
                 return self.close();
             }
             // The watch on the task says why.
@@ -208,7 +231,9 @@ impl Carrier {
 
     /// Before a new claim of its own, lest the one end the other.
     async fn let_go(&self) {
-        if let Err(error) = self.shared.tasks.carry(&self.principal, self.task, &self.stream, Duration::ZERO).await {
+        if let Err(error) =
+            self.shared.tasks.carry(&self.principal, self.task, &self.stream, None, Duration::ZERO).await
+        {
             tracing::debug!(task.id = %self.task, %error, "a claim to the questions of a task will have to run out");
         }
     }
@@ -219,7 +244,7 @@ impl Drop for Carrier {
         if self.kind == Kind::Result {
             self.shared.carriers.leave(self.task, &self.stream);
         }
-        if self.held.is_none() {
+        if self.held.is_none() && !self.waits {
             return;
         }
         let (shared, principal) = (self.shared.clone(), self.principal.clone());
@@ -227,7 +252,7 @@ impl Drop for Carrier {
         let tracker = shared.tracker.clone();
         let letting_go = async move {
             // Else it runs out.
-            let _ = shared.tasks.carry(&principal, task, &stream, Duration::ZERO).await;
+            let _ = shared.tasks.carry(&principal, task, &stream, None, Duration::ZERO).await;
         };
         tracker.spawn_on(letting_go, &self.runtime);
     }

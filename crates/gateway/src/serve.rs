@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -34,6 +35,15 @@ const HEADER_BYTES_MAX: u32 = 64 * 1024;
 const STREAMS_MAX: u32 = 100;
 /// HTTP/2 pings to a silent client, and how long it may take to answer.
 const PING_EVERY: Duration = Duration::from_secs(20);
+/// A silent connection is asked whether anybody is there after so long, so often, so many times.
+const PROBE_AFTER: Duration = Duration::from_secs(20);
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+const PROBES_MAX: u32 = 3;
+/// How long what was sent, probes too, may stay unacknowledged. Streams say something every 15 s ([`Pace::keep_alive`]), so one
+/// whose client has vanished from the network ends within a minute, and what it carried goes to another.
+///
+/// [`Pace::keep_alive`]: crate::Pace::keep_alive
+const UNHEARD_MAX: Duration = Duration::from_secs(30);
 /// After an error of the listener itself, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -78,6 +88,9 @@ pub(crate) async fn serve(
         };
         // Costs latency if it fails, nothing else.
         let _ = socket.set_nodelay(true);
+        if let Err(error) = notice_loss(&socket) {
+            tracing::debug!(%error, "the loss of a client will be noticed late");
+        }
         let (builder, router) = (builder.clone(), router.clone());
         let (drain, cut) = (drain.clone(), cut.clone());
         connections.spawn(async move {
@@ -119,6 +132,16 @@ pub(crate) async fn serve(
             }
         });
     }
+}
+
+/// Has the system end the connection when the other side has vanished without a word.
+fn notice_loss(socket: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY).with_retries(PROBES_MAX);
+    socket.set_tcp_keepalive(&probes)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(UNHEARD_MAX))?;
+    Ok(())
 }
 
 /// A socket that fails when the other side has not read for too long.
@@ -179,5 +202,29 @@ impl AsyncWrite for Unstalled {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_client_that_vanishes_is_noticed_within_a_minute() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        notice_loss(&socket).unwrap();
+        let set = SockRef::from(&socket);
+        assert!(set.keepalive().unwrap());
+        assert_eq!(set.tcp_user_timeout().unwrap(), Some(UNHEARD_MAX));
+        assert_eq!(set.tcp_keepalive_time().unwrap(), PROBE_AFTER);
+        assert_eq!(set.tcp_keepalive_interval().unwrap(), PROBE_EVERY);
+        assert_eq!(set.tcp_keepalive_retries().unwrap(), PROBES_MAX);
+        let minute = Duration::from_secs(60);
+        // Whether it had something to hear when it vanished or not.
+        assert!(crate::Pace::default().keep_alive + UNHEARD_MAX < minute);
+        assert!(PROBE_AFTER + PROBE_EVERY * PROBES_MAX < minute && PROBE_AFTER + UNHEARD_MAX < minute);
     }
 }

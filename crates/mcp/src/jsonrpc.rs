@@ -95,10 +95,23 @@ pub enum Message<'a> {
     Response {
         /// The request's id; `None` if the client could not read it.
         id: Option<RequestId>,
-        /// The JSON of its result; nothing if it is an error, which says only that there is no answer.
-        answer: Result<&'a str, ()>,
+        /// The JSON of its result; or, if it is an error, what that means.
+        answer: Result<&'a str, Unanswered>,
     },
 }
+
+/// What it means that a client answers a request of ours with an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unanswered {
+    /// It cannot, or will not, do what was asked.
+    Refused,
+    /// It gave the request up because we said so. A client should say nothing then (MCP 2025-11-25,
+    /// basic/utilities/cancellation), but mcp for Python answers with the code [`CANCELLED`].
+    Cancelled,
+}
+
+/// Not a code of JSON-RPC or MCP.
+const CANCELLED: &str = "0";
 
 /// The members of `params`; none if there is no `params`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -161,7 +174,12 @@ pub fn parse(body: &[u8]) -> Result<Message<'_>, Malformed> {
     let method = match (member("method").map(json::string), result_member, error_member) {
         (Some(Some(method)), None, None) => method,
         (None, Some(result), None) => return Ok(Message::Response { id: known_id, answer: Ok(result) }),
-        (None, None, Some(_)) => return Ok(Message::Response { id: known_id, answer: Err(()) }),
+        (None, None, Some(error)) => {
+            let code = json::Object::read(error.as_bytes()).and_then(|error| error.get("code"));
+            let is_cancelled = code == Some(CANCELLED);
+            let why = if is_cancelled { Unanswered::Cancelled } else { Unanswered::Refused };
+            return Ok(Message::Response { id: known_id, answer: Err(why) });
+        }
         _ => return Err(invalid("Invalid Request: neither a request nor a notification nor a response")),
     };
     if member("params").is_some_and(|params| !json::is_object(params)) {
@@ -317,8 +335,10 @@ mod tests {
         for (answer, id, expected) in [
             (r#"{"jsonrpc":"2.0","id":1,"result":{ "a":1.0 }}"#, Some(id("1")), Ok(r#"{ "a":1.0 }"#)),
             (r#"{"jsonrpc":"2.0","id":"a","result":7}"#, Some(id("\"a\"")), Ok("7")),
-            (r#"{"jsonrpc":"2.0","id":"a","error":{"code":1}}"#, Some(id("\"a\"")), Err(())),
-            (r#"{"jsonrpc":"2.0","error":{"code":1}}"#, None, Err(())),
+            (r#"{"jsonrpc":"2.0","id":"a","error":{"code":1}}"#, Some(id("\"a\"")), Err(Unanswered::Refused)),
+            (r#"{"jsonrpc":"2.0","id":"a","error":{ "code" : 0 }}"#, Some(id("\"a\"")), Err(Unanswered::Cancelled)),
+            (r#"{"jsonrpc":"2.0","id":"a","error":0}"#, Some(id("\"a\"")), Err(Unanswered::Refused)),
+            (r#"{"jsonrpc":"2.0","error":{"code":1}}"#, None, Err(Unanswered::Refused)),
             (&format!(r#"{{"jsonrpc":"2.0","id":{sealed},"result":{{}}}}"#), sealed_id, Ok("{}")),
         ] {
             assert_eq!(parse(answer.as_bytes()).unwrap(), Message::Response { id, answer: expected });

@@ -92,6 +92,9 @@ pub enum CallEvent {
     Log(LogMessage),
     /// It asks. The last word of a run that is parked; others go on once they are answered.
     Asked(Asked),
+    /// It no longer wants the answers to these questions, by their keys: their time is over, or the tool has given up on
+    /// them. Not said of a run that is parked.
+    Withdrawn(Vec<String>),
     /// It wants to go on as a task, and waits for [`Calls::became`].
     Becoming {
         /// The run, for [`Calls::became`].

@@ -167,12 +167,20 @@ impl Tasks for TasksClient {
         }
     }
 
-    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+    async fn carry(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        stream: &str,
+        age: Option<Duration>,
+        lease: Duration,
+    ) -> Result<bool, Error> {
         let carry = pb::Carry {
             principal: Some(convert::principal_to(principal)),
             id: id.to_string(),
             stream: stream.to_owned(),
             lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),
+            age_us: age.map(|age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX)),
         };
         match self.call(tasks_request::Verb::Carry(carry)).await? {
             tasks_reply::Answer::Carried(carried) => Ok(carried.granted),
@@ -315,6 +323,14 @@ impl Work for WorkClient {
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
         };
         match self.call(work_request::Verb::RequestInput(request)).await? {
+            work_reply::Answer::Task(task) => Ok(convert::task_from(task)?),
+            _ => unexpected(),
+        }
+    }
+
+    async fn withdraw(&self, fence: Fence, keys: Vec<String>) -> Result<Task, Error> {
+        let withdraw = pb::Withdraw { fence: Some(convert::fence_to(fence)), keys };
+        match self.call(work_request::Verb::Withdraw(withdraw)).await? {
             work_reply::Answer::Task(task) => Ok(convert::task_from(task)?),
             _ => unexpected(),
         }
@@ -466,6 +482,7 @@ fn event_from(answer: calls_reply::Answer) -> Result<CallEvent, Bad> {
         Answer::Progress(progress) => CallEvent::Progress(convert::progress_from(progress)),
         Answer::Log(log) => CallEvent::Log(convert::log_from(log)?),
         Answer::Asked(asked) => CallEvent::Asked(convert::asked_from(asked)?),
+        Answer::Withdrawn(withdrawn) => CallEvent::Withdrawn(withdrawn.keys),
         Answer::Becoming(pb::Becoming { run, claimed }) => {
             CallEvent::Becoming { run, claimed: convert::claimed_from(claimed.ok_or(Bad("claimed"))?)? }
         }

@@ -263,7 +263,8 @@ async fn tasks_verb(tasks: &dyn Tasks, verb: tasks_request::Verb) -> Result<task
         Verb::Carry(carry) => {
             let principal = convert::principal_from(carry.principal)?;
             let (id, lease) = (convert::id_from(&carry.id)?, Duration::from_millis(carry.lease_ms.into()));
-            Answer::Carried(pb::Carried { granted: tasks.carry(&principal, id, &carry.stream, lease).await? })
+            let age = carry.age_us.map(Duration::from_micros);
+            Answer::Carried(pb::Carried { granted: tasks.carry(&principal, id, &carry.stream, age, lease).await? })
         }
         Verb::Tools(_) | Verb::CancelRequest(_) => return Err(Bad("verb").into()),
     })
@@ -303,6 +304,7 @@ fn work_span(verb: &work_request::Verb) -> tracing::Span {
         Verb::Heartbeat(_) => tracing::trace_span!("heartbeat"),
         Verb::Report(report) => tracing::debug_span!("report", task.id = id(&report.fence)),
         Verb::RequestInput(request) => tracing::info_span!("request_input", task.id = id(&request.fence)),
+        Verb::Withdraw(withdraw) => tracing::info_span!("withdraw", task.id = id(&withdraw.fence)),
         Verb::Collect(collect) => tracing::debug_span!("collect", task.id = id(&collect.fence)),
         Verb::Record(record) => tracing::debug_span!("record", task.id = id(&record.fence)),
         Verb::ReadJournal(read) => tracing::debug_span!("journal", task.id = id(&read.fence)),
@@ -368,6 +370,9 @@ async fn work_verb(work: &dyn Work, verb: work_request::Verb, replies: &Replies<
             let requests = convert::requests_from(request.requests)?;
             let (fence, timeout) = (convert::fence_from(request.fence)?, Duration::from_millis(request.timeout_ms));
             Answer::Task(convert::task_to(work.request_input(fence, requests, timeout).await?))
+        }
+        Verb::Withdraw(withdraw) => {
+            Answer::Task(convert::task_to(work.withdraw(convert::fence_from(withdraw.fence)?, withdraw.keys).await?))
         }
         Verb::Collect(collect) => {
             let answers = work.collect(convert::fence_from(collect.fence)?, collect.have).await?;
@@ -485,6 +490,7 @@ async fn pass_on(mut events: CallEvents, replies: &Replies<pb::CallsReply>) -> R
             Some(Ok(CallEvent::Progress(progress))) => (Answer::Progress(convert::progress_to(progress)), false),
             Some(Ok(CallEvent::Log(log))) => (Answer::Log(convert::log_to(log)), false),
             Some(Ok(CallEvent::Asked(asked))) => (Answer::Asked(convert::asked_to(asked)), false),
+            Some(Ok(CallEvent::Withdrawn(keys))) => (Answer::Withdrawn(pb::CallWithdrawn { keys }), false),
             Some(Ok(CallEvent::Becoming { run, claimed })) => {
                 (Answer::Becoming(pb::Becoming { run, claimed: Some(convert::claimed_to(claimed)) }), false)
             }

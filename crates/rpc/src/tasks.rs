@@ -29,8 +29,17 @@ pub trait Tasks: Send + Sync {
         answers: Vec<(InputKey, InputResponse)>,
     ) -> Result<Task, Error>;
     /// Makes `stream` the one that carries the questions of a task of `principal` for so long, or longer; false if another
-    /// one is. Zero lets go.
-    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error>;
+    /// one is. Zero lets go. A stream that waits for the task's result says how old it is: if it was opened after the one that
+    /// carries had begun, that one gives way to it, and is told so by a false of its own when it asks next. So does one that
+    /// waits for no result.
+    async fn carry(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        stream: &str,
+        age: Option<Duration>,
+        lease: Duration,
+    ) -> Result<bool, Error>;
     /// Of the tasks `seen` at these versions, those that have moved on, with their present version. A task that is
     /// gone or expired is reported with version [`u64::MAX`].
     async fn changed(&self, seen: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error>;

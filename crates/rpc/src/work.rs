@@ -25,6 +25,9 @@ pub trait Work: Send + Sync {
     async fn report(&self, fence: Fence, report: Report) -> Result<Task, Error>;
     /// Asks a task's owner. The same questions again change nothing; without an answer in time they count as declined.
     async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, timeout: Duration) -> Result<Task, Error>;
+    /// Closes questions of a task without an answer, by their keys, which stay used. One that is closed already stays so; one
+    /// that was not asked yet never will be, whatever request that asks it is still under way.
+    async fn withdraw(&self, fence: Fence, keys: Vec<String>) -> Result<Task, Error>;
     /// What a task was answered and is still kept: the number of the question, from 1, and its answer. Those of `have`
     /// have arrived and are deleted first.
     async fn collect(&self, fence: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error>;

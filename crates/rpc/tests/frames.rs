@@ -193,6 +193,7 @@ fn words() -> Vec<CallEvent> {
         CallEvent::Log(LogMessage { level: LogLevel::Emergency, logger: Some("l".into()), data: json("[1e2]") }),
         CallEvent::Log(LogMessage { level: LogLevel::Debug, logger: None, data: json("null") }),
         CallEvent::Asked(Asked { run: RUN.into(), round: 1, requests: requests() }),
+        CallEvent::Withdrawn(vec!["k-0".into(), "k-3".into()]),
         CallEvent::Becoming { run: RUN.into(), claimed: claimed() },
     ]
 }
@@ -255,9 +256,16 @@ impl Tasks for Roles {
         assert_eq!((principal, of, answers), (&who(), id(1), keyed()));
         Ok(task())
     }
-    async fn carry(&self, principal: &Principal, of: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+    async fn carry(
+        &self,
+        principal: &Principal,
+        of: TaskId,
+        stream: &str,
+        age: Option<Duration>,
+        lease: Duration,
+    ) -> Result<bool, Error> {
         assert_eq!((principal, of, stream), (&who(), id(1), "s"));
-        assert!(lease == MINUTE || lease.is_zero());
+        assert!((lease, age) == (MINUTE, Some(Duration::from_micros(7))) || lease.is_zero() && age.is_none());
         Ok(lease.is_zero())
     }
     async fn changed(&self, _: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
@@ -296,6 +304,10 @@ impl Work for Roles {
                 Ok(task())
             }
         }
+    }
+    async fn withdraw(&self, of: Fence, keys: Vec<String>) -> Result<Task, Error> {
+        assert_eq!((of, keys), (fence(), vec!["k-0".into(), "k-1".into()]));
+        Ok(task())
     }
     async fn collect(&self, of: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
         assert_eq!(of, fence());
@@ -402,8 +414,8 @@ async fn gateways_and_task_stores_mean_the_same_tasks_questions_and_answers() {
     let tasks = TasksClient::new(&serve()).unwrap();
     assert_eq!(tasks.create(new_task()).await.unwrap(), task());
     assert_eq!(tasks.respond(&who(), id(1), keyed()).await.unwrap(), task());
-    assert!(!tasks.carry(&who(), id(1), "s", MINUTE).await.unwrap());
-    assert!(tasks.carry(&who(), id(1), "s", Duration::ZERO).await.unwrap());
+    assert!(!tasks.carry(&who(), id(1), "s", Some(Duration::from_micros(7)), MINUTE).await.unwrap());
+    assert!(tasks.carry(&who(), id(1), "s", None, Duration::ZERO).await.unwrap());
     assert_eq!(tasks.tools().await.unwrap(), [worker()]);
     let page = tasks.list(&who(), None, 2).await.unwrap();
     assert_eq!(page.tasks, [task(), Task { inputs: Vec::new(), ..task() }]);
@@ -425,6 +437,7 @@ async fn workers_and_task_stores_mean_the_same_questions_answers_and_directives(
     };
     assert_eq!(work.claim(claim).await.unwrap()[0].task, task());
     assert_eq!(work.request_input(fence(), requests(), MINUTE).await.unwrap(), task());
+    assert_eq!(work.withdraw(fence(), vec!["k-0".into(), "k-1".into()]).await.unwrap(), task());
     assert_eq!(work.collect(fence(), Vec::new()).await.unwrap(), numbered());
     assert_eq!(work.collect(fence(), vec![1, 2, 3, 5]).await.unwrap(), [numbered().remove(3), numbered().remove(5)]);
     work.record(fence(), 7, Bytes::from_static(b"\0\xff")).await.unwrap();

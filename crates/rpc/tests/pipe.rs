@@ -103,7 +103,7 @@ impl Tasks for Fake {
         Err(Refusal::NotFound.into())
     }
 
-    async fn carry(&self, _: &Principal, _: TaskId, _: &str, _: Duration) -> Result<bool, Error> {
+    async fn carry(&self, _: &Principal, _: TaskId, _: &str, _: Option<Duration>, _: Duration) -> Result<bool, Error> {
         Err(Refusal::NotFound.into())
     }
 

@@ -11,7 +11,7 @@ use longhaul_core::input::QUESTIONS_MAX;
 use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
     CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel, NewTask, Outcome,
-    Phase, Principal, Progress, Question, Refusal, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
+    Phase, Principal, Progress, Refusal, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
     Assignment, Claim, Control, Directive, Directives, Error, Page, Position, Report, SESSION_NOTES_MAX, SESSIONS_PAGE,
@@ -210,13 +210,20 @@ impl Tasks for TaskStore {
     }
 
     /// False too for an ended task, which asks nothing; letting go is always granted.
-    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+    async fn carry(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        stream: &str,
+        age: Option<Duration>,
+        lease: Duration,
+    ) -> Result<bool, Error> {
         storable([stream])?;
         let task = self.owned(principal, self.load(id, None).await?)?.task;
         if task.ending().is_some() && !lease.is_zero() {
             return Ok(false);
         }
-        Ok(insist(|| self.inner.store.carry(id, stream, lease.min(CARRY_MAX))).await?)
+        Ok(insist(|| self.inner.store.carry(id, stream, age, lease.min(CARRY_MAX))).await?)
     }
 
     async fn changed(&self, seen: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
@@ -340,6 +347,16 @@ impl Work for TaskStore {
             }
         };
         self.change("request_input", fence.id, held, anyones, decide).await
+    }
+
+    async fn withdraw(&self, fence: Fence, keys: Vec<String>) -> Result<Task, Error> {
+        let held = Some((fence.attempt, fence.token.clone()));
+        let decide = |task: Task, _| match task.clone().withdraw(&fence, &keys) {
+            // All of them are closed already.
+            Err(Refusal::NotAsked) => Ok(Decided::Same(task)),
+            change => change.map(Decided::Changed),
+        };
+        self.change("withdraw", fence.id, held, anyones, decide).await
     }
 
     async fn collect(&self, fence: Fence, mut have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
@@ -682,13 +699,7 @@ fn anyones(loaded: Loaded) -> Result<Stored, Refusal> {
 }
 
 fn question_bytes(task: &Task) -> usize {
-    let bytes = |question: &Question| match question {
-        Question::Form { message, schema } => message.len() + schema.len(),
-        Question::Url { message, url } => message.len() + url.len(),
-        Question::Sample { params } => params.len(),
-        Question::Roots => 0,
-    };
-    task.open_inputs().map(|(_, _, question)| bytes(question)).sum()
+    task.open_inputs().map(|(_, _, question)| question.bytes()).sum()
 }
 
 /// Whether two values of a task differ at most in what the store stamps.

@@ -11,6 +11,7 @@ use longhaul_core::{InputRequest, InputResponse, Question};
 use crate::ask::{Ask, InputError, Response};
 use crate::context::{Context, Route};
 use crate::resolve::leads_to_public;
+use crate::seat::Waiter;
 use crate::{collect, line};
 
 /// A question that is asked.
@@ -69,7 +70,8 @@ impl Context {
     /// The run may wait for long. Meanwhile it takes no slot, and the tool's time limit stands still. What the caller
     /// cannot be asked, what must not be shown to people, and what is not answered in time counts as declined.
     ///
-    /// Inside a task, a question whose future is dropped stays open until it is answered or its time is over.
+    /// Dropped before it is answered (in a `select!`, by a timeout), the question is withdrawn: its client need not answer any
+    /// more, and its key stays used.
     pub async fn request_input(&self, ask: Ask) -> Result<Response, InputError> {
         self.request_inputs([ask]).await?.pop().ok_or(InputError::Ended)
     }
@@ -142,10 +144,14 @@ impl Context {
                 Some(objection) => self.decline(&wanted.request.key, objection).await?,
             }
         }
-        let caller = self.as_task().is_none().then(|| self.principal());
+        let call_bytes = match self.route() {
+            Route::Call(line) => Some(line.bytes(askable.iter().map(|wanted| &wanted.request.question))),
+            Route::Task(_) => None,
+        };
+        let waiter = Waiter { principal: self.principal(), call_bytes };
         let away = match askable.is_empty() {
             true => Ok(None),
-            false => self.0.seat.leave(&self.0.means.waiting, caller).map(Some),
+            false => self.0.seat.leave(&self.0.means.waiting, waiter).map(Some),
         };
         if let Err(full) = &away {
             full.log(self.principal(), "a question counts as declined");

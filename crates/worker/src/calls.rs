@@ -84,7 +84,7 @@ impl Calls for Inline {
         let (events, answers) = mpsc::channel(EVENTS_MAX);
         let seat = Seat::new(self.open.clone(), None, function.timeout);
         seat.sit(permit);
-        let line = CallLine::new(self.runs.clone(), events, line, park, may_become_task);
+        let line = CallLine::new(self.runs.clone(), events, line, park, may_become_task, arguments.len());
         let means = self.means.clone();
         let context =
             Context::of_call(means, function.clone(), Called { target, principal, client, trace }, line, seat);

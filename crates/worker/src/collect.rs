@@ -20,6 +20,8 @@ const COLLECT_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct TaskLine {
     pub(crate) fence: Fence,
     state: Mutex<State>,
+    /// Whoever holds it withdraws questions.
+    withdrawing: tokio::sync::Mutex<()>,
 }
 
 /// By the numbers of the questions, from 1; at most [`QUESTIONS_MAX`](longhaul_core::input::QUESTIONS_MAX).
@@ -28,18 +30,35 @@ struct State {
     open: HashMap<u32, oneshot::Sender<InputResponse>>,
     /// Collected before it was known who waits for them, or given up.
     early: HashMap<u32, InputResponse>,
+    /// The keys of questions that are to be withdrawn.
+    given_up: Vec<String>,
 }
 
-/// An open question of a task; dropped, its answer is left aside.
+/// An open question of a task; dropped, it is withdrawn.
 pub(crate) struct Waiting {
     line: Arc<TaskLine>,
+    context: Context,
+    key: String,
     nth: u32,
     answer: oneshot::Receiver<InputResponse>,
 }
 
+/// Questions that are on their way to the task-store; dropped, they are withdrawn, whether they arrive or not.
+struct Asking<'a> {
+    line: &'a TaskLine,
+    context: &'a Context,
+    keys: Vec<String>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.line.give_up(self.context, std::mem::take(&mut self.keys));
+    }
+}
+
 impl TaskLine {
     pub(crate) fn new(fence: Fence) -> Self {
-        Self { fence, state: Mutex::default() }
+        Self { fence, state: Mutex::default(), withdrawing: tokio::sync::Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -53,27 +72,34 @@ impl TaskLine {
         requests: Vec<InputRequest>,
         timeout: Duration,
     ) -> Result<Vec<Waiting>, InputError> {
+        // A client should not be shown both what is over and what comes after it.
+        self.withdraw(context).await;
         let mut backoff = Backoff::default();
-        let task = loop {
+        let keys = requests.iter().map(|request| request.key.clone()).collect();
+        let mut asking = Asking { line: self, context, keys };
+        let answer = loop {
             let asked = self.request(context, &requests, timeout).await;
             match asked {
-                Ok(task) => break task,
-                Err(Error::Refused(Refusal::KeyUsed(key))) => return Err(InputError::KeyUsed(key)),
-                Err(Error::Refused(Refusal::TooManyQuestions)) => return Err(InputError::TooMany),
+                Ok(task) => break Ok(task),
+                Err(Error::Refused(Refusal::KeyUsed(key))) => break Err(InputError::KeyUsed(key)),
+                Err(Error::Refused(Refusal::TooManyQuestions)) => break Err(InputError::TooMany),
                 Err(Error::Refused(refusal @ Refusal::Unaskable)) => {
-                    return Err(InputError::Invalid(refusal.to_string()));
+                    break Err(InputError::Invalid(refusal.to_string()));
                 }
                 Err(Error::Refused(refusal)) => {
                     context.refused(&refusal);
-                    return Err(InputError::Ended);
+                    break Err(InputError::Ended);
                 }
-                Err(Error::Fault(why)) => return Err(InputError::Invalid(why)),
+                Err(Error::Fault(why)) => break Err(InputError::Invalid(why)),
                 Err(error @ (Error::Unavailable(_) | Error::NotBegun(_))) => {
                     tracing::warn!(%error, "a question was not taken");
                     backoff.wait().await;
                 }
             }
         };
+        // It is known what came of it.
+        asking.keys.clear();
+        let task = answer?;
         requests.iter().map(|request| self.wait(context, &task, &request.key)).collect()
     }
 
@@ -96,7 +122,40 @@ impl TaskLine {
             // Answered already: that it is was perhaps said before anyone listened.
             InputState::Closed => context.answered(),
         }
-        Ok(Waiting { line: self.clone(), nth, answer })
+        Ok(Waiting { line: self.clone(), context: context.clone(), key: key.to_owned(), nth, answer })
+    }
+
+    /// Nobody waits for the answers to these questions any more.
+    fn give_up(&self, context: &Context, keys: Vec<String>) {
+        if !keys.is_empty() {
+            self.state().given_up.extend(keys);
+            context.0.answers.notify_one();
+        }
+    }
+
+    /// Withdraws what is given up. May be dropped and called again.
+    async fn withdraw(&self, context: &Context) {
+        let _turn = self.withdrawing.lock().await;
+        let keys = self.state().given_up.clone();
+        if keys.is_empty() {
+            return;
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            match context.0.means.work.withdraw(self.fence.clone(), keys.clone()).await {
+                Ok(_) => break,
+                Err(Error::Refused(refusal)) => return context.refused(&refusal),
+                Err(Error::Fault(error)) => {
+                    tracing::error!(error, "questions could not be withdrawn");
+                    break;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "questions were not withdrawn");
+                    backoff.wait().await;
+                }
+            }
+        }
+        self.state().given_up.drain(..keys.len());
     }
 
     /// Collects what there is, and has it deleted.
@@ -133,7 +192,7 @@ impl TaskLine {
 }
 
 impl Context {
-    /// Collects answers, until the run is over.
+    /// Collects answers and withdraws questions, until the run is over.
     pub(crate) async fn attend(&self) {
         let attending = async {
             loop {
@@ -143,6 +202,7 @@ impl Context {
                     heard.await;
                     continue;
                 };
+                line.withdraw(self).await;
                 let waits = !line.state().open.is_empty();
                 let looks = match waits {
                     true => tokio::time::timeout(COLLECT_EVERY, heard).await.is_err(),
@@ -172,6 +232,9 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.line.state().open.remove(&self.nth);
+        let was_open = self.line.state().open.remove(&self.nth).is_some();
+        if was_open {
+            self.line.give_up(&self.context, vec![std::mem::take(&mut self.key)]);
+        }
     }
 }

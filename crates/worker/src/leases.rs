@@ -328,6 +328,10 @@ mod tests {
             unreachable!()
         }
 
+        async fn withdraw(&self, _: Fence, _: Vec<String>) -> Result<Task, Error> {
+            unreachable!()
+        }
+
         async fn collect(&self, _: Fence, _: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
             unreachable!()
         }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use longhaul_core::{Claimed, InputRequest, InputResponse, LeaseToken, LogLevel, Outcome, Question, Refusal, input};
 use longhaul_rpc::{Answers, Asked, CallEvent, Line, Resume};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{Context, Ended, Pace, Stop, Words};
+use crate::seat::Waiter;
 
 /// The longest time that a run waits parked for its caller to come back.
 const PARK_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -36,6 +38,8 @@ impl Runs {
 pub(crate) struct CallLine {
     /// How long the run waits parked each time it asks; `None` if its caller stays on the line.
     park: Option<Duration>,
+    /// What the call was made with, in bytes.
+    argument_bytes: usize,
     runs: Arc<Runs>,
     state: Mutex<State>,
     /// The caller has come or gone.
@@ -53,6 +57,8 @@ struct State {
     /// How often it has asked.
     round: u32,
     open: Vec<Open>,
+    /// The keys of questions that the caller was asked and need not answer any more.
+    withdrawn: Vec<String>,
     becoming: Option<Becoming>,
     /// The run is over.
     left: bool,
@@ -96,6 +102,7 @@ pub(crate) enum Next {
 /// An open question of a run; dropped, it is withdrawn.
 pub(crate) struct Waiting {
     line: Arc<CallLine>,
+    context: Context,
     key: String,
     until: Instant,
     answer: oneshot::Receiver<InputResponse>,
@@ -108,6 +115,7 @@ impl CallLine {
         line: Line,
         park: Option<Duration>,
         may_become_task: bool,
+        argument_bytes: usize,
     ) -> Self {
         let state = State {
             run: None,
@@ -116,11 +124,13 @@ impl CallLine {
             may_become_task,
             round: 0,
             open: Vec::new(),
+            withdrawn: Vec::new(),
             becoming: None,
             left: false,
         };
         Self {
             park: park.map(|park| park.min(PARK_MAX)),
+            argument_bytes,
             runs,
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -135,6 +145,11 @@ impl CallLine {
     /// Whether its caller hangs up when it is asked something.
     pub(crate) fn parks(&self) -> bool {
         self.park.is_some()
+    }
+
+    /// What it keeps in memory while it waits for the answers to such questions, in bytes.
+    pub(crate) fn bytes<'a>(&self, questions: impl Iterator<Item = &'a Question>) -> usize {
+        self.argument_bytes + questions.map(Question::bytes).sum::<usize>()
     }
 
     /// Whether the caller wants log messages of this level.
@@ -153,6 +168,10 @@ impl CallLine {
             if state.line.log.is_some_and(|least| least <= log.level) {
                 return Next::Say(events, CallEvent::Log(log));
             }
+        }
+        // Its end withdraws all that is left.
+        if !over && !state.withdrawn.is_empty() {
+            return Next::Say(events, CallEvent::Withdrawn(std::mem::take(&mut state.withdrawn)));
         }
         let asks = !over && state.open.iter().any(|open| !open.told);
         let becoming = state.becoming.as_mut().filter(|becoming| !over && becoming.told.is_none());
@@ -204,7 +223,7 @@ impl CallLine {
             let until = now.checked_add(timeout).unwrap_or(now + PARK_MAX);
             let (send, answer) = oneshot::channel();
             state.open.push(Open { key: Clone::clone(&key), question, until, answer: send, told: false });
-            Waiting { line: self.clone(), key, until, answer }
+            Waiting { line: self.clone(), context: context.clone(), key, until, answer }
         };
         let waiting = requests.into_iter().map(ask).collect();
         drop(state);
@@ -390,7 +409,8 @@ impl CallLine {
                 Ok(_) if context.is_cancelled() => return,
                 Ok(until) => {
                     if place.is_none() {
-                        match context.0.means.waiting.take(Some(context.principal())) {
+                        let waiter = Waiter { principal: context.principal(), call_bytes: Some(weight(&outcome)) };
+                        match context.0.means.waiting.take(waiter) {
                             Ok(taken) => place = Some(taken),
                             Err(full) => return full.log(context.principal(), "an answer is dropped"),
                         }
@@ -416,6 +436,14 @@ impl CallLine {
         if let Some(run) = state.run.take() {
             drop(self.runs.locked().remove(&run));
         }
+    }
+}
+
+fn weight(outcome: &Outcome) -> usize {
+    match outcome {
+        Outcome::Result { body, .. } => body.len(),
+        Outcome::Error(error) => error.message.len() + error.data.as_ref().map_or(0, Bytes::len),
+        Outcome::Cancelled | Outcome::Interrupted(_) => 0,
     }
 }
 
@@ -449,20 +477,24 @@ impl Waiting {
 
     fn lapses(&self) -> bool {
         let mut state = self.line.state();
-        if matches!(state.caller, Caller::Away { .. }) {
-            return false;
+        !matches!(state.caller, Caller::Away { .. }) && self.withdraw(&mut state)
+    }
+
+    /// The answer is not wanted any more; false if it has come. A caller that stays on the line hears of it.
+    fn withdraw(&self, state: &mut State) -> bool {
+        let Some(at) = state.open.iter().position(|open| open.key == self.key) else { return false };
+        let open = state.open.remove(at);
+        if open.told && !self.line.parks() {
+            state.withdrawn.push(open.key);
+            self.context.heed();
         }
-        let before = state.open.len();
-        state.open.retain(|open| open.key != self.key);
-        self.line.settle(&state);
-        state.open.len() < before
+        self.line.settle(state);
+        true
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut state = self.line.state();
-        state.open.retain(|open| open.key != self.key);
-        self.line.settle(&state);
+        self.withdraw(&mut self.line.state());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use longhaul_core::Principal;
+use longhaul_core::{Principal, TenantId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
@@ -12,56 +12,111 @@ use crate::metrics::{Busy, Slots};
 
 /// Runs of one worker that wait for their callers, at a time; with more, a question counts as declined.
 pub(crate) const WAITING_MAX: usize = 1_000;
+/// Those of one tenant: others can wait too.
+pub(crate) const TENANT_WAITING_MAX: usize = 750;
 /// Those of one principal that are not tasks: nobody takes all places by hanging up on questions.
 pub(crate) const CALLS_WAITING_MAX: usize = 100;
+/// What all calls that wait and are not tasks keep in memory, in bytes of arguments, questions and answers.
+pub(crate) const CALLS_WAITING_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Who wants to wait.
+#[derive(Clone, Copy)]
+pub(crate) struct Waiter<'a> {
+    /// For whom.
+    pub(crate) principal: &'a Principal,
+    /// What a call keeps in memory meanwhile, in bytes; `None` for a task, which can be had again.
+    pub(crate) call_bytes: Option<usize>,
+}
 
 /// The places of runs that wait for their callers.
 pub(crate) struct Places {
     free: Arc<Semaphore>,
-    /// How many calls that are not tasks each principal has among them.
-    calls: Mutex<HashMap<Principal, usize>>,
+    taken: Mutex<Taken>,
+}
+
+/// Who has them.
+#[derive(Default)]
+struct Taken {
+    tenants: HashMap<TenantId, usize>,
+    /// Of calls that are not tasks.
+    calls: HashMap<Principal, usize>,
+    call_bytes: usize,
 }
 
 impl Places {
     pub(crate) fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { free: Arc::new(Semaphore::new(max)), calls: Mutex::default() })
+        Arc::new(Self { free: Arc::new(Semaphore::new(max)), taken: Mutex::default() })
     }
 
-    /// A place for a task, or for a call of `caller`.
-    pub(crate) fn take(self: &Arc<Self>, caller: Option<&Principal>) -> Result<Place, Full> {
+    pub(crate) fn take(self: &Arc<Self>, waiter: Waiter<'_>) -> Result<Place, Full> {
+        let Waiter { principal, call_bytes } = waiter;
         let permit = self.free.clone().try_acquire_owned().map_err(|_| Full::Worker)?;
-        if let Some(caller) = caller {
-            let mut calls = self.calls();
-            match calls.get_mut(caller) {
-                Some(count) if *count >= CALLS_WAITING_MAX => return Err(Full::Caller),
-                Some(count) => *count += 1,
-                None => drop(calls.insert(caller.clone(), 1)),
-            }
+        let mut taken = self.taken();
+        if taken.tenants.get(&principal.tenant).is_some_and(|count| *count >= TENANT_WAITING_MAX) {
+            return Err(Full::Tenant);
         }
-        Ok(Place { places: self.clone(), caller: caller.cloned(), _permit: permit })
+        if let Some(bytes) = call_bytes {
+            if taken.calls.get(principal).is_some_and(|count| *count >= CALLS_WAITING_MAX) {
+                return Err(Full::Caller);
+            }
+            taken.keep(bytes)?;
+            *taken.calls.entry(principal.clone()).or_default() += 1;
+        }
+        *taken.tenants.entry(principal.tenant.clone()).or_default() += 1;
+        Ok(Place { places: self.clone(), principal: principal.clone(), call_bytes, _permit: permit })
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<Principal, usize>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    fn keep(&mut self, bytes: usize) -> Result<(), Full> {
+        if self.call_bytes.saturating_add(bytes) > CALLS_WAITING_BYTES_MAX {
+            return Err(Full::Bytes);
+        }
+        self.call_bytes += bytes;
+        Ok(())
     }
 }
 
 /// A place, until it is dropped.
 pub(crate) struct Place {
     places: Arc<Places>,
-    caller: Option<Principal>,
+    principal: Principal,
+    call_bytes: Option<usize>,
     _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    /// Its run waits for more.
+    fn keep(&mut self, more: Option<usize>) -> Result<(), Full> {
+        if let (Some(bytes), Some(more)) = (&mut self.call_bytes, more) {
+            self.places.taken().keep(more)?;
+            *bytes += more;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Some(caller) = &self.caller else { return };
-        let mut calls = self.places.calls();
-        if let Some(count) = calls.get_mut(caller) {
-            *count -= 1;
-            if *count == 0 {
-                calls.remove(caller);
-            }
+        let mut taken = self.places.taken();
+        less_one(&mut taken.tenants, &self.principal.tenant);
+        if let Some(bytes) = self.call_bytes {
+            taken.call_bytes -= bytes;
+            less_one(&mut taken.calls, &self.principal);
+        }
+    }
+}
+
+/// Nobody is remembered for ever.
+fn less_one<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize>, of: &K) {
+    if let Some(count) = counts.get_mut(of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(of);
         }
     }
 }
@@ -71,8 +126,12 @@ impl Drop for Place {
 pub(crate) enum Full {
     /// As many runs wait as may.
     Worker,
+    /// As many of this tenant wait as may.
+    Tenant,
     /// As many calls of this principal wait as may.
     Caller,
+    /// The calls that wait keep as much as they may.
+    Bytes,
 }
 
 impl Full {
@@ -81,11 +140,21 @@ impl Full {
         let tenant = caller.tenant.as_str();
         match self {
             Self::Worker => tracing::warn!(WAITING_MAX, "too many runs wait for their callers: {what}"),
+            Self::Tenant => {
+                tracing::warn!(TENANT_WAITING_MAX, tenant.id = tenant, "too many runs of one tenant wait: {what}");
+            }
             Self::Caller => {
                 tracing::warn!(
                     CALLS_WAITING_MAX,
                     tenant.id = tenant,
                     "too many calls wait for the same caller: {what}"
+                );
+            }
+            Self::Bytes => {
+                tracing::warn!(
+                    CALLS_WAITING_BYTES_MAX,
+                    tenant.id = tenant,
+                    "the calls that wait keep too much in memory: {what}"
                 );
             }
         }
@@ -222,13 +291,17 @@ impl Seat {
         }
     }
 
-    /// Gives the slot up until [`Away::back`], unless too many runs wait already; `caller` as for [`Places::take`].
-    pub(crate) fn leave(&self, places: &Arc<Places>, caller: Option<&Principal>) -> Result<Away<'_>, Full> {
+    /// Gives the slot up until [`Away::back`], unless too many runs wait already. One that waits for several things has one
+    /// place, and keeps what is for each of them until it needs none.
+    pub(crate) fn leave(&self, places: &Arc<Places>, waiter: Waiter<'_>) -> Result<Away<'_>, Full> {
         let mut state = self.state();
-        if state.waiting == 0 {
-            state.place = Some(places.take(caller)?);
-            state.slot = None;
-            self.run_clock(false);
+        match &mut state.place {
+            Some(place) => place.keep(waiter.call_bytes)?,
+            None => {
+                state.place = Some(places.take(waiter)?);
+                state.slot = None;
+                self.run_clock(false);
+            }
         }
         state.waiting += 1;
         drop(state);
@@ -283,9 +356,21 @@ impl Drop for Away<'_> {
 
 #[cfg(test)]
 mod tests {
-    use longhaul_core::{Caller, TenantId};
+    use longhaul_core::Caller;
 
     use super::*;
+
+    fn principal(tenant: &str, name: &str) -> Principal {
+        Principal { tenant: TenantId::new(tenant), caller: Caller::Agent(name.into()) }
+    }
+
+    fn task(principal: &Principal) -> Waiter<'_> {
+        Waiter { principal, call_bytes: None }
+    }
+
+    fn call(principal: &Principal, bytes: usize) -> Waiter<'_> {
+        Waiter { principal, call_bytes: Some(bytes) }
+    }
 
     fn seats() -> (Arc<Semaphore>, Arc<Places>) {
         (Arc::new(Semaphore::new(1)), Places::new(1))
@@ -299,7 +384,7 @@ mod tests {
         seat.take().await;
         assert_eq!((free.available_permits(), seat.deadline()), (0, Some(Instant::now() + Duration::from_secs(10))));
         tokio::time::advance(Duration::from_secs(4)).await;
-        let away = seat.leave(&places, None).unwrap();
+        let away = seat.leave(&places, task(&principal("t", "a"))).unwrap();
         assert_eq!((free.available_permits(), places.free.available_permits(), seat.deadline()), (1, 0, None));
         tokio::time::timeout(Duration::from_secs(100), seat.run_out()).await.unwrap_err();
         away.back().await;
@@ -317,9 +402,9 @@ mod tests {
         let (free, places) = seats();
         let (one, other) = (Seat::new(free.clone(), None, None), Seat::new(free.clone(), None, None));
         one.take().await;
-        let away = one.leave(&places, None).unwrap();
-        assert!(other.leave(&places, None).is_err(), "there is one place to wait");
-        let second = one.leave(&places, None).unwrap();
+        let away = one.leave(&places, task(&principal("t", "a"))).unwrap();
+        assert!(other.leave(&places, task(&principal("t", "a"))).is_err(), "there is one place to wait");
+        let second = one.leave(&places, task(&principal("t", "a"))).unwrap();
         other.take().await;
         second.back().await;
         let mut back = std::pin::pin!(away.back());
@@ -329,24 +414,64 @@ mod tests {
         assert_eq!(free.available_permits(), 0);
         one.free();
         // What is left behind of a run cannot take its slot again.
-        drop(one.leave(&places, None).unwrap());
+        drop(one.leave(&places, task(&principal("t", "a"))).unwrap());
         assert_eq!((free.available_permits(), places.free.available_permits()), (1, 1));
     }
 
     #[test]
     fn calls_of_one_caller_leave_places_to_everybody_else() {
         let places = Places::new(CALLS_WAITING_MAX + 3);
-        let [one, other] =
-            ["a", "b"].map(|name| Principal { tenant: TenantId::new("t"), caller: Caller::Agent(name.into()) });
-        let mut taken: Vec<_> = (0..CALLS_WAITING_MAX).map(|_| places.take(Some(&one)).unwrap()).collect();
-        assert_eq!(places.take(Some(&one)).err(), Some(Full::Caller));
-        let others = [places.take(Some(&other)).unwrap(), places.take(None).unwrap()];
+        let [one, other] = ["a", "b"].map(|name| principal("t", name));
+        let mut taken: Vec<_> = (0..CALLS_WAITING_MAX).map(|_| places.take(call(&one, 0)).unwrap()).collect();
+        assert_eq!(places.take(call(&one, 0)).err(), Some(Full::Caller));
+        let others = [places.take(call(&other, 0)).unwrap(), places.take(task(&one)).unwrap()];
         taken.pop();
-        taken.push(places.take(Some(&one)).unwrap());
-        assert_eq!(places.take(Some(&one)).err(), Some(Full::Caller));
-        let _last = places.take(None).unwrap();
-        assert_eq!(places.take(None).err(), Some(Full::Worker));
+        taken.push(places.take(call(&one, 0)).unwrap());
+        assert_eq!(places.take(call(&one, 0)).err(), Some(Full::Caller));
+        let _last = places.take(task(&one)).unwrap();
+        assert_eq!(places.take(task(&other)).err(), Some(Full::Worker));
         drop((taken, others));
-        assert!(places.calls().is_empty(), "nobody is remembered for ever");
+        assert!(places.taken().calls.is_empty(), "nobody is remembered for ever");
+    }
+
+    #[test]
+    fn one_tenant_leaves_places_to_all_others() {
+        let places = Places::new(WAITING_MAX);
+        let [one, same, other] = [("t", "a"), ("t", "b"), ("u", "a")].map(|(tenant, name)| principal(tenant, name));
+        let mut taken: Vec<_> = (0..TENANT_WAITING_MAX - 1).map(|_| places.take(task(&one)).unwrap()).collect();
+        taken.push(places.take(call(&same, 7)).unwrap());
+        for full in [task(&one), task(&same), call(&same, 0)] {
+            assert_eq!(places.take(full).err(), Some(Full::Tenant));
+        }
+        let others: Vec<_> =
+            (0..WAITING_MAX - TENANT_WAITING_MAX).map(|_| places.take(task(&other)).unwrap()).collect();
+        assert_eq!(places.take(task(&other)).err(), Some(Full::Worker));
+        drop(others);
+        taken.pop();
+        taken.push(places.take(task(&same)).unwrap());
+        drop(taken);
+        let taken = places.taken();
+        assert!(taken.tenants.is_empty() && taken.calls.is_empty() && taken.call_bytes == 0);
+    }
+
+    #[tokio::test]
+    async fn what_calls_keep_in_memory_while_they_wait_is_bounded() {
+        let (free, places) = (Arc::new(Semaphore::new(9)), Places::new(9));
+        let who = principal("t", "a");
+        let [one, other] = [(); 2].map(|()| Seat::new(free.clone(), None, None));
+        let most = CALLS_WAITING_BYTES_MAX;
+        assert_eq!(other.leave(&places, call(&who, most + 1)).err(), Some(Full::Bytes));
+        let first = one.leave(&places, call(&who, most - 10)).unwrap();
+        // A run that waits for several things keeps all of it.
+        let second = one.leave(&places, call(&who, 6)).unwrap();
+        assert_eq!(one.leave(&places, call(&who, 5)).err(), Some(Full::Bytes));
+        assert_eq!(other.leave(&places, call(&who, 5)).err(), Some(Full::Bytes));
+        drop(other.leave(&places, call(&who, 4)).unwrap());
+        drop(other.leave(&places, task(&who)).unwrap());
+        first.back().await;
+        assert_eq!(other.leave(&places, call(&who, 5)).err(), Some(Full::Bytes), "it still waits");
+        second.back().await;
+        drop(other.leave(&places, call(&who, most)).unwrap());
+        assert_eq!((places.taken().call_bytes, places.free.available_permits()), (0, 9));
     }
 }

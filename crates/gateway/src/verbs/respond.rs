@@ -7,7 +7,7 @@ use longhaul_bus::{Control, Hint};
 use longhaul_core::{InputKey, InputResponse, Principal, Refusal, TaskId};
 use longhaul_mcp::errors::code;
 use longhaul_mcp::seal::RunQuestion;
-use longhaul_mcp::{QuestionKind, RequestId, RpcError, input_response, v2025};
+use longhaul_mcp::{QuestionKind, RequestId, RpcError, Unanswered, input_response, v2025};
 use longhaul_rpc::{Calls as _, Error};
 
 use crate::Shared;
@@ -15,18 +15,22 @@ use crate::endpoint::No;
 use crate::in_flight::question_digest;
 use crate::verbs::inline;
 
-/// Takes an answer: the result of our request as JSON, or nothing if the client answered with an error. A late or repeated
-/// one changes nothing.
+/// Takes an answer: the result of our request as JSON, or that the client answered with an error. A late or repeated one
+/// changes nothing.
 pub(crate) async fn respond(
     shared: &Arc<Shared>,
     principal: &Arc<Principal>,
     id: Option<&RequestId>,
-    answer: Result<&str, ()>,
+    answer: Result<&str, Unanswered>,
 ) -> Result<(), No> {
     let id = id.and_then(RequestId::as_text).ok_or_else(unknown)?;
     if let Some((task, nth)) = v2025::parse_task_question_id(id).filter(|_| shared.config.tasks_legacy) {
-        // Nothing else is asked inside a task.
-        let response = read(QuestionKind::Elicitation, answer)?;
+        let response = match answer {
+            // The question has gone to another stream, where the same client may be about to answer it.
+            Err(Unanswered::Cancelled) => None,
+            // Nothing else is asked inside a task.
+            answer => Some(read(QuestionKind::Elicitation, answer)?),
+        };
         return of_task(shared, principal, task, nth, response).await;
     }
     let question: RunQuestion = shared.open(principal, id).ok_or_else(unknown)?;
@@ -35,7 +39,7 @@ pub(crate) async fn respond(
 }
 
 /// A client that answers with an error cannot, or will not, be asked.
-fn read(kind: QuestionKind, answer: Result<&str, ()>) -> Result<InputResponse, No> {
+fn read(kind: QuestionKind, answer: Result<&str, Unanswered>) -> Result<InputResponse, No> {
     let Ok(result) = answer else { return Ok(InputResponse::Decline) };
     input_response(kind, result).ok_or_else(|| no("The result is no answer to the request"))
 }
@@ -45,11 +49,11 @@ async fn of_task(
     principal: &Arc<Principal>,
     id: TaskId,
     nth: u32,
-    response: InputResponse,
+    response: Option<InputResponse>,
 ) -> Result<(), No> {
     let (tasks, owner) = (shared.tasks.clone(), principal.clone());
     // May be repeated: the first answer to a question counts.
-    let answers = vec![(InputKey::Nth(nth), response)];
+    let answers = response.map(|response| (InputKey::Nth(nth), response)).into_iter().collect();
     let mut task = shared.see_through(async move { tasks.respond(&owner, id, answers).await }).await;
     if let Err(Error::Refused(Refusal::AlreadyEnded(_) | Refusal::NotAsked)) = task {
         task = shared.tasks.get(principal, id).await;

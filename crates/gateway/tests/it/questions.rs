@@ -206,6 +206,28 @@ async fn a_question_that_is_not_answered_in_time_is_withdrawn_and_declined() {
 }
 
 #[tokio::test]
+async fn a_question_that_a_run_gives_up_on_is_withdrawn_from_its_client_and_no_other_is() {
+    let world = World::start().await;
+    let client = world.asked().await;
+    let (mut stream, run) = waiting(&world, &client).await;
+    run.ask("run-1", 1, &[("colour", form("colour")), ("size", form("size"))]);
+    let (colour, size) = (stream.message().await, stream.message().await);
+    run.say.send(Ok(CallEvent::Withdrawn(vec!["colour".into(), "unknown".into()]))).unwrap();
+    let cancelled = stream.message().await;
+    assert_eq!(
+        (&cancelled["method"], &cancelled["params"]["requestId"]),
+        (&json!("notifications/cancelled"), &colour["id"])
+    );
+    // Late, and no harm; the other one still waits.
+    assert_eq!(client.respond(&colour["id"], yes("red")).await, 202);
+    assert_eq!(client.respond(&size["id"], json!({"action": "cancel"})).await, 202);
+    run.end(text("done"));
+    assert_eq!(stream.message().await["result"]["content"][0]["text"], "done");
+    let declined = world.answers().into_iter().flat_map(|(_, answers)| answers);
+    assert!(declined.into_iter().all(|(_, response)| response != InputResponse::Decline), "it needs no answer of ours");
+}
+
+#[tokio::test]
 async fn a_client_that_cannot_be_asked_is_not() {
     let world = World::start().await;
     let nothing = longhaul_core::ClientCapabilities::default();
@@ -385,16 +407,59 @@ async fn the_newest_stream_of_a_gateway_asks_first() {
     let mut dumb = result_of(&world.alice().await, &task).await;
     world.store.ask(&task, &[("colour", form("colour"))]);
     let question = older.message().await;
-    // One that comes later leaves it where it is.
-    let mut latest = result_of(&client, &task).await;
-    for stream in [&mut oldest, &mut dumb, &mut latest] {
+    for stream in [&mut oldest, &mut dumb] {
         is_quiet(stream, 2 * config().pace.carry_again).await;
     }
     drop(older);
-    assert_eq!(latest.message().await, question);
-    drop(latest);
     assert_eq!(oldest.message().await, question);
     is_quiet(&mut dumb, 2 * config().pace.carry_again).await;
+}
+
+/// What a client is told whose question is no longer one where it was asked.
+async fn is_withdrawn(stream: &mut Stream, question: &Value) {
+    let told = next(stream).await;
+    assert_eq!((&told["method"], &told["params"]["requestId"]), (&json!("notifications/cancelled"), &question["id"]));
+}
+
+#[tokio::test]
+async fn a_stream_that_opens_while_another_one_asks_takes_the_question_over_on_whatever_gateway() {
+    let world = patient().await;
+    let client = world.asked().await;
+    let elsewhere = client.at(world.b.at);
+    let task = world.asking(&client).await;
+    // The client of this one has gone without a word.
+    let mut first = result_of(&client, &task).await;
+    let question = first.message().await;
+    let opened = Instant::now();
+    let mut second = result_of(&elsewhere, &task).await;
+    assert_eq!(second.message().await, question, "the same question has the same id");
+    // At the next renewal, and the look that follows it.
+    assert!(opened.elapsed() < config().pace.carry_again * 2, "{:?}", opened.elapsed());
+    is_withdrawn(&mut first, &question).await;
+    is_quiet(&mut first, 2 * config().pace.carry_again).await;
+    // What a client says of the withdrawal is no answer to the question.
+    let given_up =
+        json!({"jsonrpc": "2.0", "id": question["id"], "error": {"code": 0, "message": "Request cancelled"}});
+    assert_eq!(client.post(&given_up).await.status(), 202);
+    let unknown = json!({"jsonrpc": "2.0", "id": format!("tiq-task-{task}-2"), "error": {"code": 0, "message": ""}});
+    assert_eq!(client.post(&unknown).await.status(), 400);
+    assert!(world.taken().is_empty());
+    // And back, on the first gateway; none of the two older ones takes it back.
+    let mut third = result_of(&client, &task).await;
+    assert_eq!(third.message().await, question);
+    is_withdrawn(&mut second, &question).await;
+    for stream in [&mut first, &mut second] {
+        is_quiet(stream, 2 * config().pace.carry_again).await;
+    }
+    assert_eq!(elsewhere.respond(&question["id"], yes("red")).await, 202);
+    assert_eq!(client.respond(&question["id"], yes("blue")).await, 202, "it is late");
+    assert_eq!(world.taken(), [(1, accepted(r#"{"colour":"red"}"#))]);
+    is_withdrawn(&mut third, &question).await;
+    world.store.complete(&task, text("done"));
+    for stream in [&mut first, &mut second, &mut third] {
+        assert_eq!(stream.message().await["result"]["content"][0]["text"], "done", "each hears of it once");
+        assert!(stream.event().await.is_none());
+    }
 }
 
 #[tokio::test]
@@ -466,15 +531,12 @@ async fn a_task_that_nobody_waits_for_asks_on_the_stream_of_its_session() {
     assert!(asked.elapsed() >= config().pace.carry_grace, "it left no time to others");
     assert_eq!(question["id"], json!(format!("tiq-task-{task}-1")));
     assert_eq!(question["params"]["_meta"][RELATED]["taskId"], json!(task));
-    // Who waits for the result now has nothing to ask.
+    // Who waits for the result comes first, even now.
     let mut late = result_of(&client, &task).await;
-    is_quiet(&mut late, 2 * config().pace.carry_again).await;
+    assert_eq!(late.message().await, question);
+    is_withdrawn(&mut stream, &question).await;
     assert_eq!(client.respond(&question["id"], yes("red")).await, 202);
-    let closed = next(&mut stream).await;
-    assert_eq!(
-        (&closed["method"], &closed["params"]["requestId"]),
-        (&json!("notifications/cancelled"), &question["id"])
-    );
+    is_withdrawn(&mut late, &question).await;
     // The next question is for those who wait.
     world.store.ask(&task, &[("size", form("size"))]);
     assert_eq!(late.message().await["id"], json!(format!("tiq-task-{task}-2")));

@@ -68,6 +68,10 @@ pub struct Store {
     pub answers: Mutex<Vec<(TaskId, u32, InputResponse)>>,
     /// Which stream carries the questions of a task, and until when.
     pub carried: Mutex<HashMap<TaskId, (String, Instant)>>,
+    /// Since when, if they wait for results.
+    since: Mutex<HashMap<(TaskId, String), Option<Instant>>>,
+    /// To which stream, opened then, the one that carries gives way.
+    heirs: Mutex<HashMap<TaskId, (String, Instant)>>,
     pub reads: AtomicUsize,
     /// Fails, and nobody knows what was done.
     pub down: AtomicBool,
@@ -259,19 +263,41 @@ impl Tasks for Store {
         }
     }
 
-    async fn carry(&self, principal: &Principal, id: TaskId, stream: &str, lease: Duration) -> Result<bool, Error> {
+    async fn carry(
+        &self,
+        principal: &Principal,
+        id: TaskId,
+        stream: &str,
+        age: Option<Duration>,
+        lease: Duration,
+    ) -> Result<bool, Error> {
         self.owned(principal, id)?;
-        let mut carried = self.carried.lock().unwrap();
-        let is_free = carried.get(&id).is_none_or(|(by, until)| by == stream || *until <= Instant::now());
-        if !is_free {
-            return Ok(false);
+        let now = Instant::now();
+        let (mut carried, mut heirs) = (self.carried.lock().unwrap(), self.heirs.lock().unwrap());
+        let opened = age.map(|age| now - age);
+        let heir = heirs.get(&id).filter(|(by, _)| by != stream).map(|(_, opened)| *opened);
+        match carried.get(&id).filter(|(_, until)| *until > now) {
+            Some((by, _)) if by != stream => {
+                // A test that takes the claim itself says not since when: it is as if it had long had it.
+                let since = self.since.lock().unwrap().get(&(id, by.clone())).copied();
+                if since.is_none_or(|since| opened > since) && opened.is_some() && opened > heir && !lease.is_zero() {
+                    heirs.insert(id, (stream.to_owned(), opened.unwrap()));
+                }
+                return Ok(false);
+            }
+            Some(_) if heir.is_some() => drop(carried.remove(&id)),
+            None if heir > opened => return Ok(false),
+            _ if lease.is_zero() => drop(carried.remove(&id)),
+            held => {
+                if held.is_none() {
+                    self.since.lock().unwrap().insert((id, stream.to_owned()), age.map(|_| now));
+                    heirs.remove(&id);
+                }
+                carried.insert(id, (stream.to_owned(), now + lease));
+                return Ok(true);
+            }
         }
-        if lease.is_zero() {
-            carried.remove(&id);
-        } else {
-            carried.insert(id, (stream.to_owned(), Instant::now() + lease));
-        }
-        Ok(true)
+        Ok(lease.is_zero())
     }
 
     async fn changed(&self, seen: Vec<(TaskId, u64)>) -> Result<Vec<(TaskId, u64)>, Error> {
@@ -654,6 +680,8 @@ impl World {
             subscriptions: Mutex::default(),
             answers: Mutex::default(),
             carried: Mutex::default(),
+            since: Mutex::default(),
+            heirs: Mutex::default(),
             reads: AtomicUsize::new(0),
             down: AtomicBool::new(false),
             full: AtomicBool::new(false),

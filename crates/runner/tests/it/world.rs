@@ -105,6 +105,10 @@ impl Work for Store {
         Ok(task)
     }
 
+    async fn withdraw(&self, fence: Fence, _: Vec<String>) -> Result<Task, Error> {
+        Ok(self.words.lock().unwrap()[&fence.id].0.clone())
+    }
+
     async fn collect(&self, fence: Fence, have: Vec<u32>) -> Result<Vec<(u32, InputResponse)>, Error> {
         let mut answers = self.answers.lock().unwrap();
         let answers = answers.entry(fence.id).or_default();

@@ -297,8 +297,9 @@ pub(crate) trait Store: Send + Sync {
     /// Journal entries after the first `after`, by number, at least one and up to so many bytes; `None` if the task is not
     /// held so.
     async fn journal(&self, fence: &Fence, after: u32, bytes_max: usize) -> Answer<Option<Vec<(u32, Vec<u8>)>>>;
-    /// Makes a stream carry a task's questions for so long, unless another one does; zero lets go. Answers whether.
-    async fn carry(&self, id: TaskId, stream: &str, lease: Duration) -> Answer<bool>;
+    /// Makes a stream carry a task's questions for so long, unless another one does; zero lets go. Answers whether. One that
+    /// waits for the result, of this age, is the next if it came after the one that carries, which gives way at its next word.
+    async fn carry(&self, id: TaskId, stream: &str, age: Option<Duration>, lease: Duration) -> Answer<bool>;
     /// Tasks of an owner that have not expired, newest first.
     async fn list(&self, tenant: &str, owner: &str, after: Option<Position>, limit: u32) -> Answer<Vec<Task>>;
     /// Those that are no longer at the version seen; gone ones at [`u64::MAX`].

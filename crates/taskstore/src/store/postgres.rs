@@ -195,13 +195,14 @@ impl Store for PostgresStore {
         Ok(if rows.is_empty() { None } else { Some(rows.iter().filter_map(row::answer).collect::<Result<_, _>>()?) })
     }
 
-    async fn carry(&self, id: TaskId, stream: &str, lease: Duration) -> Answer<bool> {
+    async fn carry(&self, id: TaskId, stream: &str, age: Option<Duration>, lease: Duration) -> Answer<bool> {
         let query = |sql| sqlx::query(sql).bind(id.to_string()).bind(stream.to_owned());
         if lease.is_zero() {
-            let let_go = query("DELETE FROM carriers WHERE task_id = $1 AND stream = $2");
-            return self.calls.all("let_go", let_go).await.map(|_| true);
+            return self.calls.all("let_go", query(sql::LET_GO)).await.map(|_| true);
         }
-        Ok(!self.calls.all("carry", query(sql::CARRY).bind(micros(lease))).await?.is_empty())
+        let carry = query(sql::CARRY).bind(micros(lease)).bind(age.map(micros));
+        let granted = self.calls.all("carry", carry).await?.pop().map(|row| row.long(0)).transpose()?;
+        Ok(granted == Some(Some(1)))
     }
 
     async fn list(&self, tenant: &str, owner: &str, after: Option<Position>, limit: u32) -> Answer<Vec<Task>> {

@@ -386,11 +386,9 @@ enum StoredQuestion {
     Roots,
 }
 
-/// The questions of a task as one column; `None` leaves what is stored. Only changes that the audit log records, and a
-/// worker's loss, touch questions, so that a report moves none of their bytes.
+/// The questions of a task as one column; `None` leaves what is stored, so that a report moves none of their bytes.
 pub(crate) fn inputs(change: &Change) -> Result<Option<Vec<u8>>, Fault> {
-    let is_report = change.event.is_none() && change.task.phase != Phase::Queued;
-    if is_report || change.task.inputs.is_empty() {
+    if !change.moves_inputs || change.task.inputs.is_empty() {
         return Ok(None);
     }
     let question = |question: &Question| {

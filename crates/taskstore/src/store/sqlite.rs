@@ -48,6 +48,7 @@ impl SqliteStore {
             migration(2, "inputs", include_str!("../../../../migrations/sqlite/0002_inputs.sql")),
             migration(6, "attempts", include_str!("../../../../migrations/sqlite/0006_attempts.sql")),
             migration(7, "sessions", include_str!("../../../../migrations/sqlite/0007_sessions.sql")),
+            migration(8, "carriers", include_str!("../../../../migrations/sqlite/0008_carriers.sql")),
             migration(9, "traces", include_str!("../../../../migrations/sqlite/0009_traces.sql")),
         ];
         let migrated = Migrator::with_migrations(migrations).run_direct(None, &mut writer, false).await;
@@ -374,21 +375,19 @@ impl Store for SqliteStore {
         all(&mut reader, entries).await?.iter().filter_map(row::answer).collect::<Result<_, _>>().map(Some)
     }
 
-    async fn carry(&self, id: TaskId, stream: &str, lease: Duration) -> Answer<bool> {
+    async fn carry(&self, id: TaskId, stream: &str, age: Option<Duration>, lease: Duration) -> Answer<bool> {
         let mut work = self.begin().await?;
         let now = work.now;
+        let query = |sql| sqlx::query(sql).bind(id.to_string()).bind(stream).bind(now);
         if lease.is_zero() {
-            let let_go = sqlx::query("DELETE FROM carriers WHERE task_id = ?1 AND stream = ?2");
-            work.run(let_go.bind(id.to_string()).bind(stream)).await?;
+            work.run(query(LEAVE_TO_NOBODY)).await?;
+            work.run(query(LEAVE)).await?;
             return work.commit(true).await;
         }
-        let carry = sqlx::query(
-            "INSERT INTO carriers AS c (task_id, stream, until) VALUES (?1, ?2, ?3)
-             ON CONFLICT DO UPDATE SET stream = ?2, until = iif(c.stream = ?2, max(c.until, ?3), ?3)
-             WHERE c.stream = ?2 OR c.until <= ?4",
-        );
-        let carried = work.run(carry.bind(id.to_string()).bind(stream).bind(now + micros(lease)).bind(now)).await?;
-        work.commit(carried > 0).await
+        let opened = age.map_or(-1, |age| now.saturating_sub(micros(age)));
+        let granted = work.all(query(CARRY).bind(now + micros(lease)).bind(opened)).await?.pop();
+        let granted = granted.map_or(Ok(Some(0)), |row| row.long(0))?;
+        work.commit(granted == Some(1)).await
     }
 
     async fn list(&self, tenant: &str, owner: &str, after: Option<Position>, limit: u32) -> Answer<Vec<Task>> {
@@ -681,6 +680,31 @@ UPDATE tasks SET phase = ?3, ending = ?4, version = ?2, status_message = ?5, pro
 WHERE id = ?1 AND version = ?2 - 1 AND phase <> 'ended'
   AND (?13 IS NULL OR (lease_token = ?13 AND attempt = ?12)) AND (NOT ?14 OR lease_until <= ?15)
 RETURNING updated_at, claimed_at";
+
+// As the engine for clusters does it. ?3 is now, ?4 until when, ?5 when the stream was opened.
+const CARRY: &str = "
+INSERT INTO carriers AS c (task_id, stream, until, since) VALUES (?1, ?2, ?4, iif(?5 < 0, 0, ?3))
+ON CONFLICT DO UPDATE SET
+  stream = iif(c.until <= ?3, ?2, c.stream),
+  until = CASE
+    WHEN c.until <= ?3 THEN ?4
+    WHEN c.stream <> ?2 THEN c.until
+    WHEN c.heir <> ?2 AND c.heir_until > ?3 THEN ?3
+    ELSE max(c.until, ?4)
+  END,
+  since = iif(c.until <= ?3, excluded.since, c.since),
+  heir = CASE WHEN c.until <= ?3 THEN NULL WHEN c.stream <> ?2 THEN ?2 ELSE c.heir END,
+  heir_opened = iif(c.until > ?3 AND c.stream <> ?2, ?5, c.heir_opened),
+  heir_until = iif(c.until > ?3 AND c.stream <> ?2, ?4, c.heir_until)
+WHERE iif(c.stream = ?2 AND c.until > ?3, 1, (c.until <= ?3 OR ?5 > c.since)
+  AND NOT coalesce(c.heir <> ?2 AND c.heir_until > ?3 AND c.heir_opened > ?5, 0))
+RETURNING stream = ?2 AND until > ?3";
+
+const LEAVE_TO_NOBODY: &str =
+    "DELETE FROM carriers WHERE task_id = ?1 AND stream = ?2 AND NOT coalesce(heir <> ?2 AND heir_until > ?3, 0)";
+const LEAVE: &str = "
+UPDATE carriers SET until = iif(stream = ?2, min(until, ?3), until), heir = nullif(heir, ?2)
+WHERE task_id = ?1 AND (stream = ?2 OR heir = ?2)";
 
 const FORGET: &str = "DELETE FROM answers WHERE task_id = ?1";
 const CLOSE: &str = "DELETE FROM journal WHERE task_id = ?1";

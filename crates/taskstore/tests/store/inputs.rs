@@ -113,6 +113,37 @@ on_both_engines! {
         assert_eq!(world.texts(EVENTS).await.len(), 3);
     }
 
+    async fn a_question_that_is_given_up_is_closed_without_an_answer_and_without_a_line_in_the_audit_log(world) {
+        let store = world.store().await;
+        let asked = asking(&store, &ann(), &["a", "b"]).await;
+        let mut heard = world.bus.subscribe();
+        let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+        let withdrawn = store.withdraw(fence(&asked), keys(&["a"])).await.unwrap();
+        let verb = asked.clone().withdraw(&fence(&asked), &keys(&["a"])).unwrap().task;
+        assert_eq!(withdrawn, Task { updated_at: withdrawn.updated_at, ..verb });
+        assert_eq!(store.get(&ann(), asked.id).await.unwrap(), withdrawn);
+        assert_eq!(open_keys(&withdrawn), ["b"]);
+        assert_eq!(world.store().await.withdraw(fence(&asked), keys(&["a"])).await.unwrap(), withdrawn, "once more");
+        // An answer comes too late, and there is nothing to collect.
+        assert_eq!(store.respond(&ann(), asked.id, vec![(named("a"), colour("blue"))]).await.unwrap(), withdrawn);
+        assert_eq!(store.collect(fence(&asked), vec![]).await.unwrap(), []);
+        // The same key asks nothing else; one that was withdrawn before it was asked is never asked.
+        let again = store.request_input(fence(&asked), vec![form("a", "Which?"), form("c", "?")], HOUR).await;
+        assert_eq!(refusal(again), Refusal::KeyUsed("a".into()));
+        store.withdraw(fence(&asked), keys(&["c", "b"])).await.unwrap();
+        let late = store.request_input(fence(&asked), vec![form("c", "Which?")], HOUR).await.unwrap();
+        assert!(!late.is_asking() && late.input_until().is_none());
+        assert_eq!(store.get(&ann(), asked.id).await.unwrap(), late);
+        let hints: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok()).collect();
+        assert_eq!(hints, [4, 5].map(|version| Hint::Task { id: asked.id, version }));
+        assert_eq!(world.texts(EVENTS).await, ["mcp.task.created", "mcp.task.input_required"]);
+        let zombie = Fence { token: LeaseToken("another".into()), ..fence(&asked) };
+        assert_eq!(refusal(store.withdraw(zombie, keys(&["a"])).await), Refusal::Fenced);
+        store.cancel(&ann(), asked.id).await.unwrap();
+        let over = Refusal::AlreadyEnded(Ending::Cancelled);
+        assert_eq!(refusal(store.withdraw(fence(&asked), keys(&["a"])).await), over);
+    }
+
     async fn only_who_holds_the_task_may_ask_and_collect(world) {
         let store = world.store().await;
         let task = asking(&store, &ann(), &["k"]).await;
@@ -448,7 +479,7 @@ on_both_engines! {
     async fn one_stream_carries_the_questions_of_a_task(world) {
         let (store, other) = (world.store().await, world.store().await);
         let task = store.create(new_task(&ann())).await.unwrap();
-        let carry = async |store: &TaskStore, stream: &str, lease| store.carry(&ann(), task.id, stream, lease).await.unwrap();
+        let carry = async |store: &TaskStore, stream: &str, lease| store.carry(&ann(), task.id, stream, None, lease).await.unwrap();
         assert!(carry(&store, "a", MINUTE).await);
         assert!(!carry(&other, "b", MINUTE).await);
         assert!(carry(&other, "a", Duration::from_secs(1)).await, "it says so again; its time is no shorter for that");
@@ -467,18 +498,69 @@ on_both_engines! {
         store.advance_clock(HOUR / 2).await.unwrap();
         assert!(carry(&store, "b", MINUTE).await, "nobody carries for ever");
 
-        assert_eq!(refusal(store.carry(&agent("acme", "bob"), task.id, "b", MINUTE).await), Refusal::NotFound);
-        assert_eq!(refusal(store.carry(&ann(), id(), "b", MINUTE).await), Refusal::NotFound);
-        assert!(matches!(store.carry(&ann(), task.id, "\0", MINUTE).await, Err(Error::Fault(_))));
+        assert_eq!(refusal(store.carry(&agent("acme", "bob"), task.id, "b", None, MINUTE).await), Refusal::NotFound);
+        assert_eq!(refusal(store.carry(&ann(), id(), "b", None, MINUTE).await), Refusal::NotFound);
+        assert!(matches!(store.carry(&ann(), task.id, "\0", None, MINUTE).await, Err(Error::Fault(_))));
         store.cancel(&ann(), task.id).await.unwrap();
         assert!(!carry(&store, "b", MINUTE).await, "an ended task asks nothing");
         assert!(carry(&store, "b", Duration::ZERO).await);
         assert_eq!(world.texts("SELECT stream FROM carriers").await, NONE);
 
         let task = store.create(new_task(&ann())).await.unwrap();
-        assert!(store.carry(&ann(), task.id, "a", MINUTE).await.unwrap());
+        assert!(store.carry(&ann(), task.id, "a", None, MINUTE).await.unwrap());
         store.advance_clock(2 * MINUTE).await.unwrap();
         store.purge().await.unwrap();
+        assert_eq!(world.texts("SELECT stream FROM carriers").await, NONE);
+    }
+
+    async fn a_stream_that_was_opened_since_takes_the_questions_over_and_no_two_carry_at_once(world) {
+        let (store, other) = (world.store().await, world.store().await);
+        let task = store.create(new_task(&ann())).await.unwrap();
+        // How long ago the streams were opened that wait for the result; the others are of sessions.
+        let carry = async |store: &TaskStore, stream: &str, age: Option<u64>| {
+            store.carry(&ann(), task.id, stream, age.map(Duration::from_secs), MINUTE).await.unwrap()
+        };
+        let second = Duration::from_secs(1);
+        assert!(carry(&store, "session", None).await);
+        assert!(!carry(&other, "another session", None).await);
+        assert!(carry(&store, "session", None).await, "nothing to give way to");
+        // Any stream that waits for the result comes before those of sessions.
+        assert!(!carry(&other, "a", Some(100)).await, "not before the other one knows");
+        assert!(!carry(&store, "session", None).await, "it gives way");
+        assert!(!carry(&store, "session", None).await, "what is free is for the heir");
+        assert!(!carry(&store, "another session", None).await);
+        assert!(carry(&other, "a", Some(100)).await);
+        store.advance_clock(second).await.unwrap();
+        // Who was there before stays where it is.
+        assert!(!carry(&store, "older", Some(50)).await);
+        assert!(carry(&other, "a", Some(101)).await);
+        // Of several newer ones, the newest.
+        assert!(!carry(&store, "c", Some(0)).await);
+        store.advance_clock(second).await.unwrap();
+        assert!(!carry(&store, "d", Some(0)).await);
+        assert!(!carry(&store, "c", Some(1)).await);
+        assert!(!carry(&other, "a", Some(102)).await);
+        for (stream, age) in [("c", Some(1)), ("a", Some(102)), ("older", Some(51)), ("session", None)] {
+            assert!(!carry(&store, stream, age).await, "{stream}");
+        }
+        assert!(carry(&store, "d", Some(0)).await);
+        store.advance_clock(second).await.unwrap();
+        assert!(!carry(&store, "c", Some(2)).await, "none goes back and forth");
+        assert!(carry(&store, "d", Some(1)).await);
+        // An heir that is gone is waited for no longer than it asked for, or has said so.
+        assert!(!carry(&other, "e", Some(0)).await);
+        assert!(store.carry(&ann(), task.id, "e", None, Duration::ZERO).await.unwrap());
+        assert!(carry(&store, "d", Some(1)).await);
+        assert!(!carry(&other, "f", Some(0)).await);
+        assert!(!carry(&store, "d", Some(1)).await);
+        store.advance_clock(2 * MINUTE).await.unwrap();
+        assert!(carry(&store, "d", Some(121)).await);
+        // What is let go goes to the heir.
+        assert!(!carry(&other, "g", Some(0)).await);
+        assert!(store.carry(&ann(), task.id, "d", None, Duration::ZERO).await.unwrap());
+        assert!(!carry(&store, "c", Some(123)).await);
+        assert!(carry(&other, "g", Some(0)).await);
+        assert!(store.carry(&ann(), task.id, "g", None, Duration::ZERO).await.unwrap());
         assert_eq!(world.texts("SELECT stream FROM carriers").await, NONE);
     }
 
@@ -488,7 +570,7 @@ on_both_engines! {
             let task: TaskId = stores[0].create(new_task(&ann())).await.unwrap().id;
             let wishes = (0..6).map(|at| {
                 let store = stores[at % 2].clone();
-                spawn(async move { store.carry(&ann(), task, &at.to_string(), MINUTE).await.unwrap() })
+                spawn(async move { store.carry(&ann(), task, &at.to_string(), Some(Duration::ZERO), MINUTE).await.unwrap() })
             });
             let granted = futures::future::join_all(wishes).await.into_iter().filter(|granted| *granted.as_ref().unwrap());
             assert_eq!(granted.count(), 1);

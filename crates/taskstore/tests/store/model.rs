@@ -131,7 +131,7 @@ async fn play(world: &World, seed: u64) {
     for op in 0..OPS {
         let at = format!("seed {seed}, operation {op}");
         let some = (!order.is_empty()).then(|| order[order.len() - 1 - chance.below(order.len().min(12))]);
-        match (chance.below(28), some) {
+        match (chance.below(29), some) {
             (0..4, _) | (_, None) => {
                 let claimed = Claimed { worker: name.clone(), token: LeaseToken(format!("{seed}-{op}")) };
                 let claimed = (chance.below(4) == 0).then_some(claimed);
@@ -311,6 +311,21 @@ async fn play(world: &World, seed: u64) {
                     }
                 }
                 assert_eq!(store.lapse().await.unwrap(), lapsed, "{at}");
+            }
+            (27, Some(id)) => {
+                let known = model.get_mut(&id).unwrap();
+                let keys = vec![["a", "b", "c", "d", "e"][chance.below(5)].to_owned(), "b".to_owned()];
+                let verb = known.task.clone().withdraw(&known.fence(), &keys);
+                match (plain(store.withdraw(known.fence(), keys).await), verb) {
+                    (Ok(task), verb @ (Ok(_) | Err(Refusal::NotAsked))) => {
+                        verb.into_iter().for_each(|change| known.take(change));
+                        assert!(agree(&task, &known.task), "{at}: {task:?}, not {:?}", known.task);
+                    }
+                    (Err(refusal), Err(_)) if known.purged => {
+                        assert!(matches!(refusal, Refusal::Expired | Refusal::NotFound), "{at}");
+                    }
+                    (answer, verb) => assert_eq!(answer.unwrap_err(), verb.unwrap_err(), "{at}"),
+                }
             }
             (_, Some(id)) => {
                 let known = &model[&id];

@@ -413,11 +413,11 @@ async fn a_question_that_is_wrong_in_itself_is_an_error_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beyond_a_thousand_waiting_runs_questions_are_declined() {
+async fn beyond_its_share_of_the_waiting_runs_the_questions_of_a_tenant_are_declined() {
     let world = World::new();
     let config = Config { slots: 100, ..world.config() };
     let _worker = world.run(Worker::new(config).with_tools(demo::tools()));
-    let ids: Vec<_> = (0..1000).map(|_| world.store.create("ask", r#"{"question":"?"}"#)).collect();
+    let ids: Vec<_> = (0..750).map(|_| world.store.create("ask", r#"{"question":"?"}"#)).collect();
     for id in &ids {
         world.store.asking(*id, 1).await;
     }
@@ -428,6 +428,64 @@ async fn beyond_a_thousand_waiting_runs_questions_are_declined() {
     world.store.outcome(ids[0]).await;
     let more = world.store.create("ask", r#"{"question":"?"}"#);
     world.store.asking(more, 1).await;
+}
+
+fn withdrawals(world: &World) -> Vec<Vec<String>> {
+    let asked = world.store.asked().into_iter();
+    asked.filter_map(|(_, asked)| if let Asked::Withdraw(_, keys) = asked { Some(keys) } else { None }).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_its_tool_gives_up_on_is_withdrawn_and_its_key_stays_used() {
+    let world = World::new();
+    let tool = Tool::new("brief", async |context: Context, _: NoArguments| {
+        let ask = |key: &str| Ask::form("now?", form()).key(key);
+        // Both of several, and the one of them that was not answered yet.
+        let both = context.request_inputs([ask("a"), ask("b")]);
+        assert!(tokio::time::timeout(Duration::from_secs(5), both).await.is_err());
+        let used = context.request_input(ask("b")).await;
+        assert_eq!(used, Err(InputError::KeyUsed("b".into())));
+        let last = context.request_input(ask("c")).await?;
+        Ok(Answer::text(shown(&last)))
+    });
+    let _worker = world.run(Worker::new(world.config()).tool(tool));
+    let id = world.store.create("brief", "{}");
+    world.store.asking(id, 2).await;
+    world.store.respond(id, &[("a", yes(r#"{"n":1}"#))]);
+    let open = |store: &crate::store::Store| -> Vec<String> {
+        store.task(id).open_inputs().map(|(_, key, _)| key.to_owned()).collect()
+    };
+    world.store.until(|store| (open(store) == ["c"]).then_some(())).await;
+    let (at, _) = world.store.heard(1, |asked| matches!(asked, Asked::Withdraw(..))).await;
+    let (then, _) = world.store.heard(1, |asked| matches!(asked, Asked::Input(..))).await;
+    assert!((at - then).abs_diff(Duration::from_secs(5)) < Duration::from_millis(100), "{:?}", at - then);
+    assert_eq!(withdrawals(&world), [["b"]], "what was answered needs no withdrawal");
+    world.store.respond(id, &[("c", yes(r#"{"n":3}"#))]);
+    assert_eq!(text(world.store.outcome(id).await), (false, r#"yes {"n":3}"#.into()));
+    assert_eq!(withdrawals(&world).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_given_up_while_it_is_being_asked_does_not_stay_open() {
+    let world = World::new();
+    // More than a connection repeats on its own account.
+    world.store.faults(|faults| faults.input_answers_lost = 100);
+    let tool = Tool::new("hasty", async |context: Context, _: NoArguments| {
+        let asking = context.request_input(Ask::form("now?", form()).key("k"));
+        assert!(tokio::time::timeout(Duration::from_millis(10), asking).await.is_err());
+        context.cancelled().await;
+        Ok(Answer::text(""))
+    });
+    let _worker = world.run(Worker::new(world.config()).tool(tool));
+    let id = world.store.create("hasty", "{}");
+    world.store.heard(1, |asked| matches!(asked, Asked::Withdraw(..))).await;
+    let is_closed = |store: &crate::store::Store| {
+        let task = store.task(id);
+        (task.inputs.len() == 1 && !task.is_asking()).then_some(())
+    };
+    world.store.until(is_closed).await;
+    assert_eq!(withdrawals(&world), [["k"]]);
+    world.store.cancel(id);
 }
 
 /// A log that is kept.

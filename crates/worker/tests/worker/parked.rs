@@ -158,6 +158,51 @@ async fn a_question_that_is_not_answered_in_time_is_declined() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_caller_on_the_line_hears_which_questions_are_over_each_at_its_time() {
+    let world = World::new();
+    let tool = Tool::new("several", async |context: Context, _: NoArguments| {
+        let ask = |key: &str, seconds| Ask::form(key, form()).key(key).timeout(Duration::from_secs(seconds));
+        let all = context.request_inputs([ask("a", 30), ask("b", 10), ask("c", 20), ask("d", 100)]);
+        assert!(tokio::time::timeout(Duration::from_secs(50), all).await.is_err());
+        let used = context.request_input(ask("d", 10)).await;
+        assert_eq!(used, Err(InputError::KeyUsed("d".into())));
+        context.request_input(ask("e", 10)).await?;
+        Ok(Answer::text("done"))
+    });
+    let _worker = world.run(Worker::new(world.config()).tool(tool));
+    let calls = world.calls();
+    let mut events = calls.invoke(call("several", "{}")).await.unwrap();
+    let all = asked(&mut events).await;
+    let start = Instant::now();
+    calls.respond(&principal(), &all.run, vec![("c".into(), yes(r#"{"n":1}"#))]).await.unwrap();
+    for (key, seconds) in [("b", 10), ("a", 30), ("d", 50)] {
+        assert_eq!(next(&mut events).await, CallEvent::Withdrawn(vec![key.into()]));
+        let late = start.elapsed().abs_diff(Duration::from_secs(seconds));
+        assert!(late < Duration::from_millis(100), "{key}: {:?}", start.elapsed());
+    }
+    // Too late, and no harm.
+    calls.respond(&principal(), &all.run, vec![("d".into(), yes(r#"{"n":1}"#))]).await.unwrap();
+    assert_eq!(keys(&asked(&mut events).await), ["e"]);
+    calls.respond(&principal(), &all.run, vec![("e".into(), yes(r#"{"n":1}"#))]).await.unwrap();
+    assert_eq!(said(&mut events).await, (false, "done".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parked_run_goes_on_without_the_question_that_it_gave_up_on() {
+    let world = World::new();
+    let tool = Tool::new("brief", async |context: Context, _: NoArguments| {
+        let ask = context.request_input(Ask::form("now?", form()));
+        assert!(tokio::time::timeout(Duration::from_secs(5), ask).await.is_err());
+        Ok(Answer::text("without you"))
+    });
+    let _worker = world.run(Worker::new(world.config()).tool(tool));
+    let away = park(&world, parked(call("brief", "{}"), 60)).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let mut events = world.calls().resume(back(&away, &[("q-1", yes(r#"{"n":1}"#))])).await.unwrap();
+    assert_eq!(said(&mut events).await, (false, "without you".into()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_caller_that_goes_while_it_is_asked_ends_the_run() {
     let world = World::new();
     let (send, mut seen) = mpsc::unbounded_channel();

@@ -34,6 +34,7 @@ pub enum Asked {
     Heartbeat(Vec<(TaskId, u32)>),
     Report(TaskId, Report),
     Input(TaskId, Vec<InputRequest>, Duration),
+    Withdraw(TaskId, Vec<String>),
     Collect(TaskId, Vec<u32>),
     Complete(Fence, Outcome),
     Detach,
@@ -414,6 +415,17 @@ impl Work for Store {
                 return lost();
             }
             Ok(task)
+        })
+    }
+
+    async fn withdraw(&self, fence: Fence, keys: Vec<String>) -> Result<Task, Error> {
+        self.record(Asked::Withdraw(fence.id, keys.clone()));
+        self.locked(|state| {
+            let task = state.tasks[&fence.id].0.clone();
+            match task.clone().withdraw(&fence, &keys) {
+                Err(Refusal::NotAsked) => Ok(task),
+                change => Ok(state.commit(change?)),
+            }
         })
     }
 

@@ -94,6 +94,12 @@ pub(super) fn split(text: &str) -> Vec<Word> {
     let mut chars = text.nfkd().filter(|character| !is_invisible(*character)).peekable();
     while let Some(character) = chars.next() {
         if !character.is_alphanumeric() {
+            // `card #` says the word; in `p#a#s#s` it is a joint like any other.
+            let ends_a_word = chars.peek().is_none_or(|next| !next.is_alphanumeric());
+            let is_behind_a_word = |word: &Word| word.text.chars().nth(1).is_some_and(char::is_alphabetic);
+            if character == '#' && ends_a_word && words.last().is_none_or(is_behind_a_word) {
+                words.push(Word { text: "number".to_owned(), glued: !spaced });
+            }
             last = None;
             spaced |= character.is_whitespace();
             continue;

@@ -94,7 +94,20 @@ impl Said {
 
     /// A question was answered.
     pub(super) fn answered(&mut self, at: usize) {
-        self.questions[at].state = State::Answered;
+        let state = &mut self.questions[at].state;
+        if *state == State::Open {
+            *state = State::Answered;
+        }
+    }
+
+    /// The run does not want the answers to these questions any more; gives the ids of those that were open.
+    pub(super) fn give_up(&mut self, keys: &[String]) -> Vec<String> {
+        let open = self.questions.iter_mut().filter(|asking| asking.state == State::Open && keys.contains(&asking.key));
+        open.map(|asking| {
+            asking.state = State::Withdrawn;
+            asking.id.clone()
+        })
+        .collect()
     }
 
     /// Nobody waits for the answer to a question any more.

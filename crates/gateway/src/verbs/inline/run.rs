@@ -169,6 +169,7 @@ impl Run {
                     return self.input_required(&worker, &asked);
                 }
                 Some(Ok(CallEvent::Asked(asked))) => self.ask(&worker, asked).await,
+                Some(Ok(CallEvent::Withdrawn(keys))) => self.withdraw(&keys),
                 Some(Ok(CallEvent::Becoming { run, claimed })) => {
                     if let Some(end) = self.become_task(&worker, &run, claimed).await {
                         return end;
@@ -246,6 +247,16 @@ impl Run {
         }
         if !declined.is_empty() {
             decline(worker, principal, &asked.run, declined).await;
+        }
+    }
+
+    /// The run has given up on questions that its client was asked.
+    fn withdraw(&mut self, keys: &[String]) {
+        let mut ids = Vec::new();
+        self.tell.send_modify(|said| ids = said.give_up(keys));
+        for id in ids {
+            // Nobody waits for its answer here either.
+            self.asked.shared.in_flight.cancel(question_digest(&id));
         }
     }
 

@@ -149,6 +149,7 @@ fn migrator() -> Migrator {
         migration(2, "inputs", include_str!("../../../../../migrations/postgres/0002_inputs.sql")),
         migration(6, "attempts", include_str!("../../../../../migrations/postgres/0006_attempts.sql")),
         migration(7, "sessions", include_str!("../../../../../migrations/postgres/0007_sessions.sql")),
+        migration(8, "carriers", include_str!("../../../../../migrations/postgres/0008_carriers.sql")),
         migration(9, "traces", include_str!("../../../../../migrations/postgres/0009_traces.sql")),
     ])
 }

@@ -268,14 +268,47 @@ SELECT j.nth, j.sealed FROM held LEFT JOIN (
 ) j ON j.before < $5 ORDER BY j.nth";
 
 // carry
+//
+// A row that is held: its stream renews it, or gives way to its heir. One that is free: taken, unless a newer heir is
+// waited for. One that another stream holds: a stream that was opened since becomes its heir, unless a newer one is.
+// In what follows, excluded.until less $3 is now.
 pub(super) const CARRY: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now)
-INSERT INTO carriers AS c (task_id, stream, until) SELECT $1, $2, now + $3 FROM clock
-ON CONFLICT (task_id) DO UPDATE SET stream = excluded.stream,
-  until = CASE WHEN c.stream = excluded.stream THEN greatest(c.until, excluded.until) ELSE excluded.until END
--- excluded.until less $3 is now
-WHERE c.stream = excluded.stream OR c.until <= excluded.until - $3
-RETURNING 1";
+INSERT INTO carriers AS c (task_id, stream, until, since)
+SELECT $1, $2, now + $3, CASE WHEN $4::bigint IS NULL THEN 0 ELSE now END FROM clock
+ON CONFLICT (task_id) DO UPDATE SET
+  stream = CASE WHEN c.until <= excluded.until - $3 THEN excluded.stream ELSE c.stream END,
+  until = CASE
+    WHEN c.until <= excluded.until - $3 THEN excluded.until
+    WHEN c.stream <> excluded.stream THEN c.until
+    WHEN c.heir <> excluded.stream AND c.heir_until > excluded.until - $3 THEN excluded.until - $3
+    ELSE greatest(c.until, excluded.until)
+  END,
+  since = CASE WHEN c.until <= excluded.until - $3 THEN excluded.since ELSE c.since END,
+  heir = CASE
+    WHEN c.until <= excluded.until - $3 THEN NULL WHEN c.stream <> excluded.stream THEN excluded.stream ELSE c.heir
+  END,
+  heir_opened = CASE WHEN c.until > excluded.until - $3 AND c.stream <> excluded.stream
+    THEN excluded.until - $3 - $4 ELSE c.heir_opened END,
+  heir_until = CASE WHEN c.until > excluded.until - $3 AND c.stream <> excluded.stream
+    THEN excluded.until ELSE c.heir_until END
+WHERE CASE WHEN c.stream = excluded.stream AND c.until > excluded.until - $3 THEN true
+  ELSE (c.until <= excluded.until - $3 OR coalesce(excluded.until - $3 - $4, -1) > c.since)
+    AND NOT coalesce(c.heir <> excluded.stream AND c.heir_until > excluded.until - $3
+      AND c.heir_opened > coalesce(excluded.until - $3 - $4, -1), false)
+  END
+RETURNING (c.stream = $2 AND c.until > (SELECT now FROM clock))::int::bigint";
+
+// let_go
+pub(super) const LET_GO: &str = "
+WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
+gone AS (
+  DELETE FROM carriers c USING clock
+  WHERE c.task_id = $1 AND c.stream = $2 AND NOT coalesce(c.heir <> $2 AND c.heir_until > clock.now, false)
+)
+UPDATE carriers c SET until = CASE WHEN c.stream = $2 THEN least(c.until, clock.now) ELSE c.until END,
+  heir = nullif(c.heir, $2)
+FROM clock WHERE c.task_id = $1 AND (c.stream = $2 AND c.heir <> $2 AND c.heir_until > clock.now OR c.heir = $2)";
 
 // list
 pub(super) const LIST: &str = concat!(
