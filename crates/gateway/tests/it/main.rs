@@ -4,6 +4,7 @@
 mod bad_input;
 mod calls;
 mod client;
+mod control;
 mod drain;
 mod eras;
 mod listen;
