@@ -58,12 +58,7 @@ pub struct Site {
 impl Site {
     /// The site that the config describes.
     pub fn new(config: Arc<Config>) -> anyhow::Result<Self> {
-        let token = secret("service_token", config.service_token.as_ref(), config.service_token_file.as_deref())?;
-        let token = token.ok_or_else(|| {
-            Wrong("service_token_file is needed: what the roles show one another, at least 16 characters".into())
-        })?;
-        let lines = token.expose_secret().lines().map(str::trim).filter(|line| !line.is_empty());
-        let token = ServiceToken::new(lines).map_err(|error| Wrong(format!("service_token: {error}")))?;
+        let token = service_token(&config)?;
         let bus = bus(&config)?;
         Ok(Self { config, links: Links::default(), token, bus })
     }
@@ -258,6 +253,23 @@ impl Site {
     }
 }
 
+fn service_token(config: &Config) -> Result<ServiceToken, Wrong> {
+    let token = secret("service_token", config.service_token.as_ref(), config.service_token_file.as_deref())?;
+    let token = token.ok_or_else(|| {
+        Wrong("service_token_file is needed: what the roles show one another, at least 16 characters".into())
+    })?;
+    let lines = token.expose_secret().lines().map(str::trim).filter(|line| !line.is_empty());
+    ServiceToken::new(lines).map_err(|error| Wrong(format!("service_token: {error}")))
+}
+
+/// The task-store's control state, for an operator.
+pub(crate) fn control(config: Arc<Config>) -> anyhow::Result<ControlClient> {
+    let token = service_token(&config)?;
+    // An operator's command needs no hints.
+    let site = Site { config, links: Links::default(), token, bus: Arc::new(LocalBus::alone()) };
+    Ok(ControlClient::new(&site.target())?)
+}
+
 fn bus(config: &Config) -> anyhow::Result<Arc<dyn Bus>> {
     let url = secret("redis_url", config.redis_url.as_ref(), config.redis_url_file.as_deref())?;
     Ok(match url {
@@ -272,7 +284,7 @@ fn bus(config: &Config) -> anyhow::Result<Arc<dyn Bus>> {
     })
 }
 
-/// Who may call, as the config says.
+/// Who may call, as the config says; and whoever has a credential in the task-store.
 pub fn authenticator(credentials: &[CredentialConfig]) -> Result<Authenticator, Wrong> {
     let credentials = credentials
         .iter()
@@ -292,9 +304,6 @@ pub fn authenticator(credentials: &[CredentialConfig]) -> Result<Authenticator, 
             Ok(Credential { sha256, principal })
         })
         .collect::<Result<Arc<[_]>, Wrong>>()?;
-    if credentials.is_empty() {
-        return Err(Wrong("gateway.credentials is empty: nobody could call".into()));
-    }
     Ok(Authenticator::Bearer(credentials))
 }
 
@@ -385,6 +394,8 @@ pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
             let listener = listen("gateway.listen", config.gateway.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "gateway");
             let (status, running) = Site::new(config)?.gateway(auth, keys, listener, drain)?;
+            let known = status.clone();
+            readiness.mention(move || known.stale());
             readiness.check("task-store", move || {
                 let readiness = status.ready();
                 Box::pin(async move { readiness.map_err(|why| why.to_string()) })
