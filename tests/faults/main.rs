@@ -7,6 +7,7 @@ mod credential;
 mod dev;
 mod drain;
 mod gateway;
+mod operate;
 mod postgres;
 mod redis;
 mod taskstore;

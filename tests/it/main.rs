@@ -24,6 +24,7 @@ mod bytes;
 mod call;
 mod cancel;
 mod checks;
+mod control;
 mod create;
 mod eras;
 mod expiry;

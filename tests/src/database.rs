@@ -121,6 +121,16 @@ impl Database {
         false
     }
 
+    /// What operators have decided, in the order of writing.
+    pub async fn control_events(&mut self) -> Vec<String> {
+        const SQL: &str = "SELECT event || ' ' || coalesce(tenant, '-') || ' ' || subject || ' ' || coalesce(why, '-')
+            FROM control_events ORDER BY id";
+        match self {
+            Self::Postgres(connection) => sqlx::query_scalar(SQL).fetch_all(connection).await.unwrap(),
+            Self::Sqlite(connection) => sqlx::query_scalar(SQL).fetch_all(connection).await.unwrap(),
+        }
+    }
+
     /// The audit log, in the order of writing.
     pub async fn audit(&mut self) -> Vec<Audited> {
         const SQL: &str =

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::client::{Client, PATIENCE, http};
+use crate::database::Database;
 use crate::services;
 
 /// How often a process or a port is looked at.
@@ -288,10 +289,23 @@ impl Site {
 
     /// Runs the binary to its end, which must be well; gives what it printed.
     pub async fn run(&mut self, arguments: &[&str]) -> String {
+        let (code, output, log) = self.attempt(arguments).await;
+        assert_eq!(code, 0, "{log}");
+        output
+    }
+
+    /// Runs the binary to its end; gives its exit code, and what it wrote to stdout and to stderr.
+    pub async fn attempt(&mut self, arguments: &[&str]) -> (i32, String, String) {
         let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
         let mut process = Process::start(arguments[0], &binary(), arguments, &self.variables, folder.path());
-        assert_eq!(process.code(PATIENCE).await, 0, "{}", process.log());
-        process.output()
+        let code = process.code(PATIENCE).await;
+        (code, process.output(), process.log())
+    }
+
+    /// A connection of the test's own to the database.
+    pub async fn database(&self) -> Database {
+        let url = self.variables.iter().find(|(name, _)| name == "LONGHAUL_TASKSTORE__DATABASE_URL");
+        Database::connect(&url.unwrap().1).await
     }
 
     /// Migrates the database.

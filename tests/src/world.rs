@@ -421,6 +421,11 @@ impl World {
         Client::connect(&self.urls[0], Some(token)).await
     }
 
+    /// A task-store, for what operators say to it.
+    pub fn operator(&self) -> TaskStore {
+        self.stores.lock().unwrap()[0].clone()
+    }
+
     /// Moves the database's clock on.
     pub async fn advance(&self, by: Duration) {
         let store = self.stores.lock().unwrap()[0].clone();

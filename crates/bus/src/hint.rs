@@ -49,4 +49,8 @@ pub enum Control {
         /// A digest of session and request id.
         request: String,
     },
+    /// Agent credentials.
+    Credentials,
+    /// Kill switches.
+    Switches,
 }

@@ -11,6 +11,8 @@
 //! 1 ORIGIN stream-opened SESSION STREAM
 //! 1 ORIGIN session-task SESSION ID
 //! 1 ORIGIN request-cancelled REQUEST
+//! 1 ORIGIN credentials
+//! 1 ORIGIN switches
 //! ```
 //!
 //! A reader ignores and counts every other line, those of a later format included: while versions mix during an update,
@@ -44,6 +46,8 @@ pub(crate) fn write(origin: &str, hint: &Hint) -> Option<String> {
         Hint::Control(Control::RequestCancelled { request }) => {
             format!("{FORMAT} {origin} request-cancelled {}", tag(request)?)
         }
+        Hint::Control(Control::Credentials) => format!("{FORMAT} {origin} credentials"),
+        Hint::Control(Control::Switches) => format!("{FORMAT} {origin} switches"),
         Hint::Missed => return None,
     })
 }
@@ -70,6 +74,8 @@ pub(crate) fn read(line: &[u8]) -> Option<(&str, Hint)> {
             Hint::Control(Control::SessionTask { session: owned(fields.next()?)?, id: fields.next()?.parse().ok()? })
         }
         "request-cancelled" => Hint::Control(Control::RequestCancelled { request: owned(fields.next()?)? }),
+        "credentials" => Hint::Control(Control::Credentials),
+        "switches" => Hint::Control(Control::Switches),
         _ => return None,
     };
     fields.next().is_none().then_some((origin, hint))
@@ -109,6 +115,8 @@ mod tests {
             Hint::Control(Control::StreamOpened { session: session.clone(), stream }),
             Hint::Control(Control::SessionTask { session, id }),
             Hint::Control(Control::RequestCancelled { request: "Zm9v-_".to_owned() }),
+            Hint::Control(Control::Credentials),
+            Hint::Control(Control::Switches),
         ]
     }
 

@@ -117,7 +117,7 @@ pub struct GatewayConfig {
     /// How long a new task of a 2026-07-28 caller is waited for before the caller is given its handle, in milliseconds: one
     /// that ends in time is answered plainly. 0 is off.
     pub task_shortcut_ms: u64,
-    /// Who may call.
+    /// Who may call, besides those that have a credential in the task-store.
     pub credentials: Vec<CredentialConfig>,
 }
 

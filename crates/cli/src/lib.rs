@@ -3,9 +3,11 @@
 pub mod check;
 pub mod compose;
 pub mod config;
+mod credentials;
 mod dev;
 pub mod keys;
 pub mod management;
 pub mod role;
 pub mod shutdown;
+mod switch;
 pub mod telemetry;

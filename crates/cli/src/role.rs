@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use longhaul_rpc::client::ControlClient;
 
 use crate::config::{self, Config, Wrong};
 use crate::management::Readiness;
 use crate::telemetry::Telemetry;
-use crate::{check, compose, dev, shutdown};
+use crate::{check, compose, credentials, dev, shutdown, switch};
 
 /// Durable tasks for long MCP tool calls.
 #[derive(Debug, Parser)]
@@ -54,6 +55,16 @@ enum Role {
     Tasks {
         #[command(subcommand)]
         what: TasksVerb,
+    },
+    /// Manages the keys that agents show.
+    Credentials {
+        #[command(subcommand)]
+        what: credentials::Verb,
+    },
+    /// Switches calls off, and on again.
+    Switch {
+        #[command(subcommand)]
+        what: switch::Verb,
     },
 }
 
@@ -112,8 +123,28 @@ async fn play(role: Role, config: Config, environment: Vec<(String, String)>) ->
         Role::Dev { data, .. } => dev::run(parts, &data).await,
         Role::Migrate => compose::migrate(parts).await,
         Role::Tasks { what: TasksVerb::Count } => compose::count(parts).await,
+        Role::Credentials { what } => {
+            let work =
+                async |control| credentials::run(what, &control, &mut std::io::stdout(), &mut std::io::stderr()).await;
+            operate(parts, work).await
+        }
+        Role::Switch { what } => {
+            operate(parts, async |control| switch::run(what, &control, &mut std::io::stdout()).await).await
+        }
         Role::Config { .. } => Err(Wrong("config print needs no runtime".into()).into()),
     };
     tokio::task::spawn_blocking(move || telemetry.stop()).await?;
     played
+}
+
+/// An operator's command, until it is done or interrupted.
+async fn operate(
+    parts: compose::Parts,
+    work: impl AsyncFnOnce(ControlClient) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let control = compose::control(parts.config)?;
+    tokio::select! {
+        done = work(control) => done,
+        () = parts.drain.cancelled() => anyhow::bail!("interrupted: what was said so far is done"),
+    }
 }

@@ -11,6 +11,7 @@
 
 pub mod audit;
 pub mod client;
+pub mod control;
 pub mod id;
 pub mod input;
 pub mod limits;
@@ -25,6 +26,7 @@ pub mod verbs;
 
 pub use audit::Event;
 pub use client::{ClientCapabilities, LogLevel, LogMessage};
+pub use control::{ControlEvent, Scope};
 pub use id::{LeaseToken, TaskId, TenantId, WorkerId};
 pub use input::{Input, InputKey, InputRequest, InputResponse, InputState, Question};
 pub use new_task::{Claimed, NewTask, TtlLimits, TtlWish};

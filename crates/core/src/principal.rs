@@ -28,29 +28,40 @@ pub enum Caller {
 impl Principal {
     /// The caller as one string, for storage: lengths first, so that no two callers share a spelling.
     pub fn owner(&self) -> String {
-        match &self.caller {
-            Caller::Agent(agent) => format!("agent:{}:{agent}", agent.len()),
-            Caller::Person { app, person } => format!("person:{}:{app}:{}:{person}", app.len(), person.len()),
-        }
+        self.caller.owner()
     }
 
     /// Reads what [`owner`](Self::owner) wrote.
     pub fn from_owner(tenant: TenantId, owner: &str) -> Option<Self> {
+        Caller::from_owner(owner).map(|caller| Self { tenant, caller })
+    }
+}
+
+impl Caller {
+    /// As [`Principal::owner`].
+    pub fn owner(&self) -> String {
+        match self {
+            Self::Agent(agent) => format!("agent:{}:{agent}", agent.len()),
+            Self::Person { app, person } => format!("person:{}:{app}:{}:{person}", app.len(), person.len()),
+        }
+    }
+
+    /// Reads what [`owner`](Self::owner) wrote.
+    pub fn from_owner(owner: &str) -> Option<Self> {
         fn field(text: &str) -> Option<(&str, &str)> {
             let (length, rest) = text.split_once(':')?;
             rest.split_at_checked(length.parse().ok()?)
         }
         let (kind, rest) = owner.split_once(':')?;
         let (first, rest) = field(rest)?;
-        let caller = match kind {
-            "agent" if rest.is_empty() => Caller::Agent(first.to_owned()),
+        Some(match kind {
+            "agent" if rest.is_empty() => Self::Agent(first.to_owned()),
             "person" => {
                 let (person, "") = field(rest.strip_prefix(':')?)? else { return None };
-                Caller::Person { app: first.to_owned(), person: person.to_owned() }
+                Self::Person { app: first.to_owned(), person: person.to_owned() }
             }
             _ => return None,
-        };
-        Some(Self { tenant, caller })
+        })
     }
 }
 

@@ -8,12 +8,14 @@ use http::{HeaderMap, HeaderValue};
 use longhaul_core::Principal;
 use sha2::{Digest as _, Sha256};
 
+use crate::credentials::{Credentials, Known};
+
 /// Knows the callers.
 #[derive(Clone)]
 pub enum Authenticator {
     /// Everyone is this principal, whatever they show. Only for a listener on the loopback interface.
     Fixed(Arc<Principal>),
-    /// Those who show one of these tokens.
+    /// Those who show one of these tokens, or the key of a credential that the task-store has.
     Bearer(Arc<[Credential]>),
 }
 
@@ -55,10 +57,18 @@ impl Unauthenticated {
 }
 
 impl Authenticator {
+    /// Whether the credentials of the task-store count.
+    pub(crate) fn takes_stored(&self) -> bool {
+        match self {
+            Self::Fixed(_) => false,
+            Self::Bearer(_) => true,
+        }
+    }
+
     /// Whose request it is. Only the header counts, never the URL.
-    pub(crate) fn principal(&self, headers: &HeaderMap) -> Result<Arc<Principal>, Unauthenticated> {
+    pub(crate) fn principal(&self, headers: &HeaderMap, stored: &Credentials) -> Result<Known, Unauthenticated> {
         let credentials = match self {
-            Self::Fixed(principal) => return Ok(principal.clone()),
+            Self::Fixed(principal) => return Ok(Known { principal: principal.clone(), ended: None }),
             Self::Bearer(credentials) => credentials,
         };
         let mut shown = headers.get_all(AUTHORIZATION).iter();
@@ -79,13 +89,17 @@ impl Authenticator {
                 found = Some(&credential.principal);
             }
         }
-        found.cloned().ok_or(Unauthenticated::Invalid)
+        let stored = stored.of(&digest);
+        let found = found.map(|principal| Known { principal: principal.clone(), ended: None });
+        found.or(stored).ok_or(Unauthenticated::Invalid)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use longhaul_core::{Caller, TenantId};
+    use longhaul_core::{Caller, TenantId, TestClock, Timestamp};
+    use longhaul_policy::follow::Mirror as _;
+    use longhaul_rpc::CredentialChange;
 
     use super::*;
 
@@ -94,19 +108,32 @@ mod tests {
         let principal = Arc::new(Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) });
         let credential = Credential { sha256: Sha256::digest("secret").into(), principal: principal.clone() };
         let auth = Authenticator::Bearer([credential].into());
+        let stored = Credentials::new(Arc::new(TestClock::at(Timestamp::from_micros(0))));
+        let keys = vec![(Sha256::digest("lh_stored").into(), None)];
+        let (tenant, agent) = (TenantId::new("t"), "b".to_owned());
+        stored.take(vec![CredentialChange { number: 1, id: "c".into(), tenant, agent, keys }], true);
         let ask = |values: &[&str]| {
             let mut headers = HeaderMap::new();
             for value in values {
                 headers.append(AUTHORIZATION, value.parse().unwrap());
             }
-            auth.principal(&headers)
+            auth.principal(&headers, &stored).map(|known| known.principal)
         };
         assert_eq!(ask(&["Bearer secret"]), Ok(principal.clone()));
         assert_eq!(ask(&["bearer secret"]), Ok(principal));
+        assert_eq!(ask(&["Bearer lh_stored"]).unwrap().caller, Caller::Agent("b".into()));
         assert_eq!(ask(&[]), Err(Unauthenticated::Missing));
-        for bad in
-            ["", "secret", "Bearer", "Bearer ", "Bearer  secret", "Bearer secret ", "Bearer Secret", "Basic secret"]
-        {
+        for bad in [
+            "",
+            "secret",
+            "Bearer",
+            "Bearer ",
+            "Bearer  secret",
+            "Bearer secret ",
+            "Bearer Secret",
+            "Basic secret",
+            "Bearer lh_",
+        ] {
             assert_eq!(ask(&[bad]), Err(Unauthenticated::Invalid), "{bad}");
         }
         assert_eq!(ask(&["Bearer secret", "Bearer secret"]), Err(Unauthenticated::Invalid));

@@ -12,6 +12,7 @@ mod carry;
 mod catalogue;
 mod config;
 mod cors;
+mod credentials;
 mod doors;
 mod endpoint;
 mod http;
@@ -39,6 +40,8 @@ use longhaul_core::{Clock, Principal};
 use longhaul_mcp::Listing;
 use longhaul_mcp::seal::{Keyring, Seal as _, Token};
 use longhaul_policy::Chain;
+use longhaul_policy::follow::{Freshness, Mirror as _, STALE, follow};
+use longhaul_policy::switch::Switches;
 use longhaul_rpc::{Control, Error, Links, ServiceToken, Tasks};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, broadcast};
@@ -51,6 +54,7 @@ pub use doors::{BadEntry, check_allowed};
 
 use carry::Carriers;
 use catalogue::{Catalogue, Dial};
+use credentials::{Credentials, EXPIRE};
 use doors::Doors;
 use endpoint::Edge;
 use in_flight::InFlight;
@@ -144,7 +148,7 @@ impl Status {
         let Shared { catalogue, sessions, reach, drain, .. } = &*self.0;
         if drain.is_cancelled() {
             Err(NotReady::Draining)
-        } else if catalogue.offer().is_none() || !sessions.loaded() {
+        } else if catalogue.offer().is_none() || !sessions.loaded() || !self.0.can_judge() {
             Err(NotReady::NeverHeard)
         } else if reach.is_away() {
             Err(NotReady::StoreAway(self.0.config.pace.store_away))
@@ -158,7 +162,22 @@ impl Status {
         let (mut changes, mut loads) = (self.0.catalogue.changes(Listing::Tools), self.0.sessions.loads());
         // An error means that the gateway is gone.
         let _ = loads.wait_for(|loaded| *loaded).await;
+        self.0.switches.freshness().there().await;
+        if self.0.auth.takes_stored() {
+            self.0.credentials.freshness().there().await;
+        }
         while self.0.catalogue.offer().is_none_or(|offer| offer.is_empty()) && changes.changed().await.is_ok() {}
+    }
+
+    /// A line for each part of what operators decide that has not been read for long: what was read last holds.
+    pub fn stale(&self) -> Vec<String> {
+        let line = |what: &str, freshness: &Freshness| {
+            let age = freshness.age().filter(|age| *age > STALE)?;
+            Some(format!("{what}: as they were {} s ago, since the task-store cannot be asked", age.as_secs()))
+        };
+        let credentials = Some(self.0.credentials.freshness()).filter(|_| self.0.auth.takes_stored());
+        let all = [line("switches", self.0.switches.freshness()), credentials.and_then(|age| line("credentials", age))];
+        all.into_iter().flatten().collect()
     }
 
     /// How busy it is.
@@ -180,6 +199,8 @@ pub(crate) struct Shared {
     bus: Arc<dyn Bus>,
     keyring: Arc<ArcSwap<Keyring>>,
     auth: Authenticator,
+    credentials: Credentials,
+    switches: Arc<Switches>,
     clock: Arc<dyn Clock>,
     chain: Chain,
     catalogue: Catalogue,
@@ -216,6 +237,7 @@ impl Gateway {
     pub fn build(config: Config, parts: Parts) -> Self {
         let Parts { tasks, control, bus, links, token, keyring, auth, clock } = parts;
         let tracker = TaskTracker::new();
+        let switches = Arc::new(Switches::default());
         let dial = Dial { links, token, payload_bytes_max: config.result_bytes_max.max(config.request_bytes_max) };
         let shared = Shared {
             catalogue: Catalogue::new(dial, &config),
@@ -235,7 +257,9 @@ impl Gateway {
             drain: CancellationToken::new(),
             give_up: CancellationToken::new(),
             sweeping: AtomicBool::new(false),
-            chain: Chain,
+            chain: Chain::new(switches.clone()),
+            switches,
+            credentials: Credentials::new(clock.clone()),
             config,
             tasks,
             control,
@@ -273,6 +297,7 @@ impl Gateway {
         background.spawn(stop.clone().run_until_cancelled_owned(look_at_sessions(shared.clone())));
         let (watching, patience) = (shared.clone(), shared.config.pace.store_away);
         background.spawn(stop.clone().run_until_cancelled_owned(async move { watching.reach.watch(patience).await }));
+        background.spawn(stop.clone().run_until_cancelled_owned(follow_control(shared.clone())));
 
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         serve::serve(listener, router, &shared.config, &connections, &drain, &cut).await;
@@ -303,6 +328,11 @@ impl Gateway {
 }
 
 impl Shared {
+    /// Whether it is known who may call, and what is switched off.
+    fn can_judge(&self) -> bool {
+        self.switches.freshness().is_there() && (!self.auth.takes_stored() || self.credentials.freshness().is_there())
+    }
+
     /// Seals a token for a principal.
     fn seal<T: Token>(&self, principal: &Principal, token: &T) -> String {
         self.keyring.load().seal(principal, token, random())
@@ -402,6 +432,8 @@ fn heard(shared: &Arc<Shared>, control: longhaul_bus::Control) {
                 shared.in_flight.cancel(request);
             }
         }
+        // Their copies hear for themselves.
+        Control::Credentials | Control::Switches => {}
     }
 }
 
@@ -425,5 +457,31 @@ async fn look_at_sessions(shared: Arc<Shared>) {
             Err(error) => tracing::debug!(%error, "what is known of sessions could not be read"),
         }
         let _ = tokio::time::timeout(shared.config.pace.sessions, shared.sessions.look.notified()).await;
+    }
+}
+
+/// Keeps the copies of what operators decide.
+async fn follow_control(shared: Arc<Shared>) {
+    let (control, bus) = (&*shared.control, &*shared.bus);
+    let credentials = async {
+        if !shared.auth.takes_stored() {
+            return std::future::pending().await;
+        }
+        let mut ticks = tokio::time::interval(EXPIRE);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let expire = async {
+            loop {
+                ticks.tick().await;
+                shared.credentials.expire();
+            }
+        };
+        tokio::select! {
+            never = follow(&shared.credentials, control, bus) => never,
+            never = expire => never,
+        }
+    };
+    tokio::select! {
+        never = follow(&*shared.switches, control, bus) => match never {},
+        never = credentials => match never {},
     }
 }

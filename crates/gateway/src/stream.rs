@@ -19,12 +19,15 @@ use longhaul_mcp::seal::{EventId, Session};
 use longhaul_mcp::{Dialect, RequestId, sse};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::Shared;
 use crate::endpoint::Asked;
 
 /// How long a client waits before it comes back, in milliseconds.
 pub(crate) const RETRY_MS: u64 = 1000;
+
+const EVENT_STREAM: &str = "text/event-stream";
 
 /// Seen so much, a client has seen everything.
 pub(crate) const OVER: u64 = u64::MAX;
@@ -51,11 +54,19 @@ pub(crate) fn response(frames: Frames, permit: OwnedSemaphorePermit) -> Response
     });
     let mut response = Response::new(Body::from_stream(frames));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Else nginx holds the events back.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     response
+}
+
+/// A response whose stream, if it has one, ends with what it was opened with.
+pub(crate) fn until(response: Response, ended: CancellationToken) -> Response {
+    if response.headers().get(CONTENT_TYPE).is_none_or(|kind| kind != EVENT_STREAM) {
+        return response;
+    }
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(ended.cancelled_owned())))
 }
 
 /// Says when a quiet stream must show that it lives.

@@ -118,7 +118,7 @@ mod tests {
         let call = Call { target: target.clone(), arguments: Bytes::from_static(b"{ \"n\": 1e2 }") };
         let wish = Wish { ttl: TtlWish::Ms(7), session: Some("s".into()), ..Wish::default() };
 
-        let admit = || Chain.admit(principal.clone(), call.clone()).unwrap();
+        let admit = || Chain::default().admit(principal.clone(), call.clone()).unwrap();
         let task = admit().new_task(TaskId::from_random(1), wish.clone()).unwrap();
         assert_eq!((&task.owner, &*task.tool, &task.arguments), (&principal, "echo", &call.arguments));
         assert_eq!((task.ttl, task.session.as_deref(), &task.claimed), (TtlWish::Ms(7), Some("s"), &None));
@@ -144,7 +144,7 @@ mod tests {
     fn only_a_tool_call_becomes_a_task() {
         let principal = Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) };
         let call = Call { target: Target::Prompt("p".into()), arguments: Bytes::new() };
-        let admitted = Chain.admit(principal, call).unwrap();
+        let admitted = Chain::default().admit(principal, call).unwrap();
         assert_eq!(admitted.new_task(TaskId::from_random(1), Wish::default()), None);
     }
 }

@@ -7,6 +7,8 @@
 
 mod admitted;
 mod chain;
+pub mod follow;
+pub mod switch;
 
 pub use admitted::{Admitted, Becoming, How, Wish};
 pub use chain::{Call, Chain};

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use longhaul_core::{
-    Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Task, TaskId, Timestamp,
-    WorkerId, WorkerInfo,
+    Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Scope, Task, TaskId,
+    Timestamp, WorkerId, WorkerInfo,
 };
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
@@ -20,8 +20,7 @@ use crate::link::{Links, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{Answers, DEADLINE, Open, Pipes};
 use crate::{
-    Answers as CallAnswers, Assignment, CallEvent, CallEvents, Calls, Claim, Control, Directive, Directives, Error,
-    Invocation, Page, Position, Report, Resume, SessionNote, SessionPosition, TaskCount, Tasks, Work,
+    Answers as CallAnswers, Assignment, CallEvent, CallEvents, Calls, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, Invocation, KeyDigest, NewCredential, Page, Position, Report, Resume, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work, credentials, switches,
 };
 
 /// How to reach the replicas of a role.
@@ -608,6 +607,97 @@ impl Control for ControlClient {
             })
             .await?;
         Ok(all.into_inner().uris)
+    }
+
+    async fn create_credential(&self, new: NewCredential) -> Result<Option<CredentialInfo>, Error> {
+        let made = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(credentials::new_to(&new)));
+                async move { client.create_credential(request).await }
+            })
+            .await?;
+        Ok(made.into_inner().credential.map(credentials::info_from))
+    }
+
+    async fn rotate_credential(
+        &self,
+        id: &str,
+        sha256: KeyDigest,
+        overlap: Duration,
+        expires_in: Option<Duration>,
+    ) -> Result<Option<CredentialInfo>, Error> {
+        let rotate = credentials::rotate_to(id, sha256, overlap, expires_in);
+        let rotated = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(rotate.clone()));
+                async move { client.rotate_credential(request).await }
+            })
+            .await?;
+        Ok(rotated.into_inner().credential.map(credentials::info_from))
+    }
+
+    async fn revoke_credential(&self, id: &str) -> Result<Option<CredentialInfo>, Error> {
+        let revoked = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(pb::RevokeCredentialRequest { id: id.to_owned() }));
+                async move { client.revoke_credential(request).await }
+            })
+            .await?;
+        Ok(revoked.into_inner().credential.map(credentials::info_from))
+    }
+
+    async fn credentials(&self, tenant: Option<&str>, after: &str) -> Result<Vec<CredentialInfo>, Error> {
+        let list = pb::ListCredentialsRequest { tenant: tenant.map(str::to_owned), after: after.to_owned() };
+        let page = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(list.clone()));
+                async move { client.list_credentials(request).await }
+            })
+            .await?;
+        Ok(page.into_inner().credentials.into_iter().map(credentials::info_from).collect())
+    }
+
+    async fn credential_changes(&self, since: u64) -> Result<Changes<CredentialChange>, Error> {
+        let page = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(pb::CredentialChangesRequest { since }));
+                async move { client.credential_changes(request).await }
+            })
+            .await?;
+        Ok(credentials::changes_from(page.into_inner())?)
+    }
+
+    async fn set_switch(&self, scope: &Scope, off: bool, why: &str) -> Result<Switched, Error> {
+        let set = pb::SetSwitchRequest { scope: Some(switches::scope_to(scope)), off, why: why.to_owned() };
+        let set = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(set.clone()));
+                async move { client.set_switch(request).await }
+            })
+            .await?;
+        Ok(switches::switched_from(set.into_inner())?)
+    }
+
+    async fn switch_changes(&self, since: u64) -> Result<Changes<Switch>, Error> {
+        let page = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(pb::SwitchChangesRequest { since }));
+                async move { client.switch_changes(request).await }
+            })
+            .await?;
+        Ok(switches::changes_from(page.into_inner())?)
+    }
+
+    async fn stop_running(&self, scope: &Scope) -> Result<Stopped, Error> {
+        let stop = pb::StopRunningRequest { scope: Some(switches::scope_to(scope)) };
+        let pb::StopRunningResponse { stopped, more } = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(stop.clone()));
+                async move { client.stop_running(request).await }
+            })
+            .await?
+            .into_inner();
+        Ok(Stopped { stopped, more })
     }
 }
 

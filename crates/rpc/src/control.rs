@@ -1,9 +1,13 @@
 //! State that every replica must agree on and that no task carries.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use longhaul_core::{LogLevel, Principal, Timestamp};
+use longhaul_core::{LogLevel, Principal, Scope, Timestamp};
 
 use crate::Error;
+use crate::credentials::{CredentialChange, CredentialInfo, KeyDigest, NewCredential};
+use crate::switches::{Switch, Switched};
 
 /// Sessions of one caller of which something is remembered. Those that expire make room; some at once may be over it.
 pub const SESSION_NOTES_MAX: usize = 10_000;
@@ -35,6 +39,51 @@ pub trait Control: Send + Sync {
     -> Result<bool, Error>;
     /// The resources that a session has subscribed to.
     async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error>;
+
+    /// Stores a credential; `None` if there are [`CREDENTIALS_MAX`](crate::CREDENTIALS_MAX).
+    async fn create_credential(&self, new: NewCredential) -> Result<Option<CredentialInfo>, Error>;
+    /// Gives a credential another key, and the former one so much longer; the one before that ends. `None` if there is no
+    /// such credential that is still accepted. `expires_in` is how long it is accepted from now; `None` leaves that.
+    async fn rotate_credential(
+        &self,
+        id: &str,
+        sha256: KeyDigest,
+        overlap: Duration,
+        expires_in: Option<Duration>,
+    ) -> Result<Option<CredentialInfo>, Error>;
+    /// Ends a credential; `None` if there is none of this id.
+    async fn revoke_credential(&self, id: &str) -> Result<Option<CredentialInfo>, Error>;
+    /// The credentials of a tenant, or of all: at most [`CREDENTIALS_PAGE`](crate::CREDENTIALS_PAGE), by id, strictly after
+    /// `after`.
+    async fn credentials(&self, tenant: Option<&str>, after: &str) -> Result<Vec<CredentialInfo>, Error>;
+    /// What became of credentials after this change: at most [`CREDENTIALS_PAGE`](crate::CREDENTIALS_PAGE), in the order of
+    /// the changes.
+    async fn credential_changes(&self, since: u64) -> Result<Changes<CredentialChange>, Error>;
+    /// Switches the calls within exactly this scope off, or on again.
+    async fn set_switch(&self, scope: &Scope, off: bool, why: &str) -> Result<Switched, Error>;
+    /// What became of switches after this change: at most [`SWITCHES_PAGE`](crate::SWITCHES_PAGE), in the order of the
+    /// changes.
+    async fn switch_changes(&self, since: u64) -> Result<Changes<Switch>, Error>;
+    /// Cancels some of the open tasks within a scope.
+    async fn stop_running(&self, scope: &Scope) -> Result<Stopped, Error>;
+}
+
+/// What has changed, in order; a full page means that there is more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changes<T> {
+    /// The changes; of one thing only the last.
+    pub changes: Vec<T>,
+    /// Up to this number some are no longer known: whoever has seen less, but something, reads everything again.
+    pub forgotten: u64,
+}
+
+/// What a batch of cancellations did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopped {
+    /// Tasks cancelled.
+    pub stopped: u64,
+    /// There may be more.
+    pub more: bool,
 }
 
 /// What is remembered of a session.

@@ -10,19 +10,25 @@ mod calls;
 pub mod client;
 mod control;
 mod convert;
+mod credentials;
 mod error;
 mod link;
 mod pipe;
 mod server;
+mod switches;
 mod tasks;
 pub mod trace;
 mod work;
 
 pub use calls::{Answers, Asked, CallEvent, CallEvents, Calls, Invocation, Line, Resume};
-pub use control::{Control, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition};
+pub use control::{Changes, Control, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, Stopped};
+pub use credentials::{
+    CREDENTIALS_MAX, CREDENTIALS_PAGE, CredentialChange, CredentialInfo, KeyDigest, NAME_BYTES_MAX, NewCredential,
+};
 pub use error::Error;
 pub use link::{Links, Listener, MemoryListener, ServiceToken};
 pub use server::{Health, Server};
+pub use switches::{SWITCHES_MAX, SWITCHES_PAGE, Switch, Switched, WHY_BYTES_MAX, wrong_switch};
 pub use tasks::{Page, Position, TaskCount, Tasks};
 pub use work::{Assignment, Claim, Directive, Directives, Report, Work};
 

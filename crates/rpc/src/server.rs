@@ -20,7 +20,7 @@ use crate::convert::{self, Bad};
 use crate::link::{Listener, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{DEADLINE, Replies, serve};
-use crate::{CallEvent, CallEvents, Calls, Control, Error, Page, Position, Report, SessionPosition, Tasks, Work};
+use crate::{CallEvent, CallEvents, Calls, Control, Error, Page, Position, Report, SessionPosition, Stopped, Tasks, Work, credentials, switches};
 
 /// HTTP/2 flow-control windows: a result of the largest size fits without a stall.
 const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
@@ -560,6 +560,86 @@ impl pb::control_server::Control for Served<dyn Control> {
         self.token.check(request.metadata())?;
         let uris = self.inner.subscriptions(&request.into_inner().session).await.map_err(status)?;
         Ok(Response::new(pb::SubscriptionsResponse { uris }))
+    }
+
+    async fn create_credential(
+        &self,
+        request: tonic::Request<pb::CreateCredentialRequest>,
+    ) -> Result<Response<pb::CreateCredentialResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let new = credentials::new_from(request.into_inner()).map_err(|bad| status(bad.into()))?;
+        let made = self.inner.create_credential(new).await.map_err(status)?;
+        Ok(Response::new(pb::CreateCredentialResponse { credential: made.map(credentials::info_to) }))
+    }
+
+    async fn rotate_credential(
+        &self,
+        request: tonic::Request<pb::RotateCredentialRequest>,
+    ) -> Result<Response<pb::RotateCredentialResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let rotate = credentials::rotate_from(request.into_inner());
+        let (id, sha256, overlap, expires_in) = rotate.map_err(|bad| status(bad.into()))?;
+        let rotated = self.inner.rotate_credential(&id, sha256, overlap, expires_in).await.map_err(status)?;
+        Ok(Response::new(pb::RotateCredentialResponse { credential: rotated.map(credentials::info_to) }))
+    }
+
+    async fn revoke_credential(
+        &self,
+        request: tonic::Request<pb::RevokeCredentialRequest>,
+    ) -> Result<Response<pb::RevokeCredentialResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let revoked = self.inner.revoke_credential(&request.into_inner().id).await.map_err(status)?;
+        Ok(Response::new(pb::RevokeCredentialResponse { credential: revoked.map(credentials::info_to) }))
+    }
+
+    async fn list_credentials(
+        &self,
+        request: tonic::Request<pb::ListCredentialsRequest>,
+    ) -> Result<Response<pb::ListCredentialsResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let pb::ListCredentialsRequest { tenant, after } = request.into_inner();
+        let page = self.inner.credentials(tenant.as_deref(), &after).await.map_err(status)?;
+        let credentials = page.into_iter().map(credentials::info_to).collect();
+        Ok(Response::new(pb::ListCredentialsResponse { credentials }))
+    }
+
+    async fn credential_changes(
+        &self,
+        request: tonic::Request<pb::CredentialChangesRequest>,
+    ) -> Result<Response<pb::CredentialChangesResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let page = self.inner.credential_changes(request.into_inner().since).await.map_err(status)?;
+        Ok(Response::new(credentials::changes_to(page)))
+    }
+
+    async fn set_switch(
+        &self,
+        request: tonic::Request<pb::SetSwitchRequest>,
+    ) -> Result<Response<pb::SetSwitchResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let pb::SetSwitchRequest { scope, off, why } = request.into_inner();
+        let scope = switches::scope_from(scope).map_err(|bad| status(bad.into()))?;
+        let switched = self.inner.set_switch(&scope, off, &why).await.map_err(status)?;
+        Ok(Response::new(switches::switched_to(switched)))
+    }
+
+    async fn switch_changes(
+        &self,
+        request: tonic::Request<pb::SwitchChangesRequest>,
+    ) -> Result<Response<pb::SwitchChangesResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let page = self.inner.switch_changes(request.into_inner().since).await.map_err(status)?;
+        Ok(Response::new(switches::changes_to(page)))
+    }
+
+    async fn stop_running(
+        &self,
+        request: tonic::Request<pb::StopRunningRequest>,
+    ) -> Result<Response<pb::StopRunningResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let scope = switches::scope_from(request.into_inner().scope).map_err(|bad| status(bad.into()))?;
+        let Stopped { stopped, more } = self.inner.stop_running(&scope).await.map_err(status)?;
+        Ok(Response::new(pb::StopRunningResponse { stopped, more }))
     }
 }
 

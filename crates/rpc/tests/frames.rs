@@ -12,14 +12,12 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use longhaul_core::{
     Caller, Check, Claimed, ClientCapabilities, Denied, Fence, Input, InputKey, InputRequest, InputResponse,
     InputState, Lease, LeaseToken, LogLevel, LogMessage, NewTask, OnInterrupt, Outcome, Phase, Principal, Progress,
-    PromptDef, Question, Refusal, ResourceDef, Retry, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId,
+    PromptDef, Question, Refusal, ResourceDef, Retry, Scope, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId,
     Timestamp, ToolDef, TraceContext, TtlWish, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, ControlClient, TasksClient, WorkClient};
 use longhaul_rpc::{
-    Answers, Asked, Assignment, CallEvent, CallEvents, Calls, Claim, Control, Directive, Directives, Error, Invocation,
-    Line, Links, Page, Position, Report, Resume, Server, ServiceToken, SessionNote, SessionPosition, TaskCount, Tasks,
-    Work,
+    Answers, Asked, Assignment, CallEvent, CallEvents, Calls, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, Invocation, KeyDigest, Line, Links, NewCredential, Page, Position, Report, Resume, Server, ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -390,6 +388,82 @@ impl Control for Roles {
     async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error> {
         Ok(vec![session.to_owned(), "demo://é".to_owned()])
     }
+    async fn create_credential(&self, new: NewCredential) -> Result<Option<CredentialInfo>, Error> {
+        let has_room = new == new_credential(None);
+        assert!(has_room || new == new_credential(Some(MINUTE)), "{new:?}");
+        Ok(has_room.then(credential))
+    }
+    async fn rotate_credential(
+        &self,
+        id: &str,
+        sha256: KeyDigest,
+        overlap: Duration,
+        expires_in: Option<Duration>,
+    ) -> Result<Option<CredentialInfo>, Error> {
+        assert_eq!((sha256, overlap, expires_in), ([9; 32], MINUTE, (id == "c").then_some(2 * MINUTE)));
+        Ok((id == "c").then(credential))
+    }
+    async fn revoke_credential(&self, id: &str) -> Result<Option<CredentialInfo>, Error> {
+        Ok((id == "c").then(credential))
+    }
+    async fn credentials(&self, tenant: Option<&str>, after: &str) -> Result<Vec<CredentialInfo>, Error> {
+        assert_eq!(after, "b");
+        Ok(vec![credential(); if tenant.is_some() { 1 } else { 2 }])
+    }
+    async fn credential_changes(&self, since: u64) -> Result<Changes<CredentialChange>, Error> {
+        assert_eq!(since, u64::MAX);
+        Ok(credential_changes())
+    }
+    async fn set_switch(&self, scope: &Scope, off: bool, why: &str) -> Result<Switched, Error> {
+        let at = scopes().iter().position(|known| known == scope).unwrap();
+        assert_eq!((off, why), (at != 1, "because é"));
+        Ok([Switched::Changed, Switched::Same, Switched::Full][at])
+    }
+    async fn switch_changes(&self, since: u64) -> Result<Changes<Switch>, Error> {
+        assert_eq!(since, 7);
+        Ok(switch_changes())
+    }
+    async fn stop_running(&self, scope: &Scope) -> Result<Stopped, Error> {
+        Ok(Stopped { stopped: 3, more: *scope == scopes()[2] })
+    }
+}
+
+fn new_credential(expires_in: Option<Duration>) -> NewCredential {
+    NewCredential { id: "c".into(), tenant: TenantId::new("t"), agent: "é".into(), sha256: [8; 32], expires_in }
+}
+
+fn credential() -> CredentialInfo {
+    CredentialInfo {
+        id: "c".into(),
+        tenant: TenantId::new("t"),
+        agent: "é".into(),
+        created_at: Timestamp::from_micros(-1),
+        expires_at: None,
+        rotated_at: Some(Timestamp::from_micros(0)),
+        former_until: Some(LATER),
+        revoked_at: Some(Timestamp::from_micros(3)),
+    }
+}
+
+fn credential_changes() -> Changes<CredentialChange> {
+    let change =
+        |number, keys| CredentialChange { number, id: "c".into(), tenant: TenantId::new("t"), agent: "a".into(), keys };
+    let changes = vec![change(1, Vec::new()), change(u64::MAX, vec![([1; 32], None), ([2; 32], Some(LATER))])];
+    Changes { changes, forgotten: 5 }
+}
+
+fn scopes() -> [Scope; 3] {
+    [
+        Scope::default(),
+        Scope { tenant: Some(TenantId::new("")), tool: Some("t".into()), caller: Some(who().caller) },
+        Scope { caller: Some(Caller::Agent("a".into())), ..Scope::default() },
+    ]
+}
+
+fn switch_changes() -> Changes<Switch> {
+    let changes = scopes().into_iter().zip([true, false, true]).zip(8..);
+    let change = |((scope, off), number)| Switch { number, scope, off, why: "because é".into(), changed_at: LATER };
+    Changes { changes: changes.map(change).collect(), forgotten: 0 }
 }
 
 fn notes() -> Vec<SessionNote> {
@@ -496,4 +570,32 @@ async fn gateways_and_task_stores_mean_the_same_sessions() {
     assert!(control.subscribe("s", "demo://é", true, LATER).await.unwrap());
     assert!(!control.subscribe("s", "demo://é", false, LATER).await.unwrap());
     assert_eq!(control.subscriptions("s").await.unwrap(), ["s", "demo://é"]);
+}
+
+#[tokio::test]
+async fn operators_gateways_and_task_stores_mean_the_same_credentials() {
+    let control = ControlClient::new(&serve()).unwrap();
+    assert_eq!(control.create_credential(new_credential(None)).await.unwrap(), Some(credential()));
+    assert_eq!(control.create_credential(new_credential(Some(MINUTE))).await.unwrap(), None);
+    let rotated = control.rotate_credential("c", [9; 32], MINUTE, Some(2 * MINUTE)).await;
+    assert_eq!(rotated.unwrap(), Some(credential()));
+    assert_eq!(control.rotate_credential("d", [9; 32], MINUTE, None).await.unwrap(), None);
+    assert_eq!(control.revoke_credential("c").await.unwrap(), Some(credential()));
+    assert_eq!(control.revoke_credential("d").await.unwrap(), None);
+    assert_eq!(control.credentials(Some("t"), "b").await.unwrap(), [credential()]);
+    assert_eq!(control.credentials(None, "b").await.unwrap().len(), 2);
+    assert_eq!(control.credential_changes(u64::MAX).await.unwrap(), credential_changes());
+}
+
+#[tokio::test]
+async fn operators_gateways_and_task_stores_mean_the_same_switches() {
+    let control = ControlClient::new(&serve()).unwrap();
+    let set = [(true, Switched::Changed), (false, Switched::Same), (true, Switched::Full)];
+    for (scope, (off, switched)) in scopes().iter().zip(set) {
+        assert_eq!(control.set_switch(scope, off, "because é").await.unwrap(), switched);
+    }
+    assert_eq!(control.switch_changes(7).await.unwrap(), switch_changes());
+    for (scope, more) in scopes().iter().zip([false, false, true]) {
+        assert_eq!(control.stop_running(scope).await.unwrap(), Stopped { stopped: 3, more });
+    }
 }

@@ -11,6 +11,7 @@
 mod answers;
 mod batch;
 mod clock;
+mod control;
 mod hints;
 mod leases;
 mod metrics;

@@ -11,11 +11,12 @@ use longhaul_core::input::QUESTIONS_MAX;
 use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
     CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel, NewTask, Outcome,
-    Phase, Principal, Progress, Refusal, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
+    Phase, Principal, Progress, Question, Refusal, Scope, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
-    Assignment, Claim, Control, Directive, Directives, Error, Page, Position, Report, SESSION_NOTES_MAX, SESSIONS_PAGE,
-    SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, TaskCount, Tasks, Work,
+    Assignment, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, KeyDigest,
+    NewCredential, Page, Position, Report, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote,
+    SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
 };
 use tokio::time::Instant;
 
@@ -506,6 +507,44 @@ impl Control for TaskStore {
         storable([session])?;
         Ok(insist(|| self.inner.store.subscriptions(session)).await?)
     }
+
+    async fn create_credential(&self, new: NewCredential) -> Result<Option<CredentialInfo>, Error> {
+        self.add_credential(new).await
+    }
+
+    async fn rotate_credential(
+        &self,
+        id: &str,
+        sha256: KeyDigest,
+        overlap: Duration,
+        expires_in: Option<Duration>,
+    ) -> Result<Option<CredentialInfo>, Error> {
+        self.rekey_credential(id, sha256, overlap, expires_in).await
+    }
+
+    async fn revoke_credential(&self, id: &str) -> Result<Option<CredentialInfo>, Error> {
+        self.end_credential(id).await
+    }
+
+    async fn credentials(&self, tenant: Option<&str>, after: &str) -> Result<Vec<CredentialInfo>, Error> {
+        self.list_credentials(tenant, after).await
+    }
+
+    async fn credential_changes(&self, since: u64) -> Result<Changes<CredentialChange>, Error> {
+        self.read_credential_changes(since).await
+    }
+
+    async fn set_switch(&self, scope: &Scope, off: bool, why: &str) -> Result<Switched, Error> {
+        self.turn_switch(scope, off, why).await
+    }
+
+    async fn switch_changes(&self, since: u64) -> Result<Changes<Switch>, Error> {
+        self.read_switch_changes(since).await
+    }
+
+    async fn stop_running(&self, scope: &Scope) -> Result<Stopped, Error> {
+        self.stop_within(scope).await
+    }
 }
 
 impl TaskStore {
@@ -678,7 +717,7 @@ impl TaskStore {
     }
 
     /// Runs on, even if the request that wants it is dropped.
-    async fn shielded<T: Send + 'static>(
+    pub(crate) async fn shielded<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {

@@ -11,6 +11,7 @@ use longhaul_rpc::Error;
 use tokio::time::MissedTickBehavior;
 
 use crate::TaskStore;
+use crate::control::KEPT;
 use crate::metrics;
 use crate::store::{Fault, Retention, insist};
 
@@ -104,6 +105,11 @@ impl TaskStore {
         };
         for _ in 0..ROUNDS_MAX {
             if !insist(|| store.prune(&retention)).await? {
+                break;
+            }
+        }
+        for _ in 0..ROUNDS_MAX {
+            if !insist(|| store.prune_control(KEPT, retention.audit, SWEEP_ROWS)).await? {
                 break;
             }
         }

@@ -24,6 +24,7 @@ use tracing::Instrument as _;
 use tracing::field::{Empty, display};
 
 use crate::Shared;
+use crate::credentials::Known;
 use crate::doors::Doors;
 use crate::http::{
     Accepts, Read, Shown, accepted, discard, is_json, json, last, malformed, method_not_allowed, not_acceptable, read,
@@ -161,14 +162,21 @@ async fn route(edge: &Edge, parts: &http::request::Parts, body: &mut Body) -> Re
     if !edge.doors.admit(parts) {
         return refuse(StatusCode::FORBIDDEN, "This origin or host is not allowed here");
     }
-    let principal = match shared.auth.principal(&parts.headers) {
-        Ok(principal) => principal,
+    if !shared.can_judge() {
+        return last(unavailable(None));
+    }
+    let Known { principal, ended } = match shared.auth.principal(&parts.headers, &shared.credentials) {
+        Ok(known) => known,
         Err(why) => return unauthenticated(why),
     };
-    match parts.method {
+    let response = match parts.method {
         Method::POST => post(shared, principal, &parts.headers, body, permit).await,
         Method::GET => legacy::get(shared, principal, &parts.headers, permit).await,
         _ => legacy::delete(shared, principal, &parts.headers).await,
+    };
+    match ended {
+        Some(ended) => stream::until(response, ended),
+        None => response,
     }
 }
 

@@ -5,6 +5,7 @@ mod bad_input;
 mod browsers;
 mod calls;
 mod client;
+mod control;
 mod drain;
 mod eras;
 mod listen;

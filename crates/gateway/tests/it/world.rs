@@ -15,14 +15,13 @@ use longhaul_bus::{Bus, Control as ControlHint, Hint, LocalBus};
 use longhaul_core::{
     Caller, Change, ClientCapabilities, Clock as _, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken,
     LimitScope, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal,
-    ResourceDef, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId, TestClock, Timestamp, ToolDef, TraceContext,
-    TtlLimits, WorkerId, WorkerInfo,
+    ResourceDef, Scope, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId, TestClock, Timestamp, ToolDef,
+    TraceContext, TtlLimits, WorkerId, WorkerInfo,
 };
 use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, Status};
 use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{
-    Answers, Asked, CallEvent, CallEvents, Calls, Control, Error, Invocation, Links, Page, Position, Resume,
-    SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote, SessionPosition, TaskCount, Tasks,
+    Answers, Asked, CallEvent, CallEvents, Calls, Changes, Control, CredentialChange, CredentialInfo, Error, Invocation, KeyDigest, Links, NewCredential, Page, Position, Resume, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -73,6 +72,9 @@ pub struct Store {
     /// To which stream, opened then, the one that carries gives way.
     heirs: Mutex<HashMap<TaskId, (String, Instant)>>,
     pub reads: AtomicUsize,
+    /// The last change of each.
+    pub credentials: Mutex<Vec<CredentialChange>>,
+    pub switches: Mutex<Vec<Switch>>,
     /// Fails, and nobody knows what was done.
     pub down: AtomicBool,
     /// Takes nothing on, and says so.
@@ -169,6 +171,28 @@ impl Store {
     pub fn finish(&self, id: &str, outcome: Outcome) {
         self.claim(id);
         self.complete(id, outcome);
+    }
+
+    /// A credential has these keys now.
+    pub fn credential(&self, id: &str, principal: &Principal, keys: &[(&str, Option<Timestamp>)]) {
+        let Caller::Agent(agent) = principal.caller.clone() else { panic!("an agent's") };
+        let mut all = self.credentials.lock().unwrap();
+        let number = all.iter().map(|change| change.number).max().unwrap_or_default() + 1;
+        all.retain(|change| change.id != id);
+        let keys = keys.iter().map(|(key, until)| (Sha256::digest(key).into(), *until)).collect();
+        all.push(CredentialChange { number, id: id.into(), tenant: principal.tenant.clone(), agent, keys });
+        drop(all);
+        self.bus.publish(Hint::Control(ControlHint::Credentials));
+    }
+
+    /// A scope is switched off, or on.
+    pub fn switch(&self, scope: Scope, off: bool, why: &str) {
+        let mut all = self.switches.lock().unwrap();
+        let number = all.iter().map(|switch| switch.number).max().unwrap_or_default() + 1;
+        all.retain(|switch| switch.scope != scope);
+        all.push(Switch { number, scope, off, why: why.into(), changed_at: self.clock.now() });
+        drop(all);
+        self.bus.publish(Hint::Control(ControlHint::Switches));
     }
 
     pub fn offer(&self, workers: Vec<WorkerInfo>) {
@@ -368,6 +392,50 @@ impl Control for Store {
     async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error> {
         self.up()?;
         Ok(self.subscriptions.lock().unwrap().get(session).cloned().unwrap_or_default())
+    }
+
+    async fn create_credential(&self, _: NewCredential) -> Result<Option<CredentialInfo>, Error> {
+        Err(Error::Fault("a gateway creates none".into()))
+    }
+
+    async fn rotate_credential(
+        &self,
+        _: &str,
+        _: KeyDigest,
+        _: Duration,
+        _: Option<Duration>,
+    ) -> Result<Option<CredentialInfo>, Error> {
+        Err(Error::Fault("a gateway rotates none".into()))
+    }
+
+    async fn revoke_credential(&self, _: &str) -> Result<Option<CredentialInfo>, Error> {
+        Err(Error::Fault("a gateway revokes none".into()))
+    }
+
+    async fn credentials(&self, _: Option<&str>, _: &str) -> Result<Vec<CredentialInfo>, Error> {
+        Err(Error::Fault("a gateway lists none".into()))
+    }
+
+    async fn credential_changes(&self, since: u64) -> Result<Changes<CredentialChange>, Error> {
+        self.up()?;
+        let all = self.credentials.lock().unwrap();
+        let changes = all.iter().filter(|change| change.number > since).cloned().collect();
+        Ok(Changes { changes, forgotten: 0 })
+    }
+
+    async fn set_switch(&self, _: &Scope, _: bool, _: &str) -> Result<Switched, Error> {
+        Err(Error::Fault("a gateway sets none".into()))
+    }
+
+    async fn switch_changes(&self, since: u64) -> Result<Changes<Switch>, Error> {
+        self.up()?;
+        let all = self.switches.lock().unwrap();
+        let changes = all.iter().filter(|switch| switch.number > since).cloned().collect();
+        Ok(Changes { changes, forgotten: 0 })
+    }
+
+    async fn stop_running(&self, _: &Scope) -> Result<Stopped, Error> {
+        Err(Error::Fault("a gateway stops none".into()))
     }
 }
 
@@ -682,6 +750,8 @@ impl World {
             carried: Mutex::default(),
             since: Mutex::default(),
             heirs: Mutex::default(),
+            credentials: Mutex::default(),
+            switches: Mutex::default(),
             reads: AtomicUsize::new(0),
             down: AtomicBool::new(false),
             full: AtomicBool::new(false),

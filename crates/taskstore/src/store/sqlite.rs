@@ -2,6 +2,8 @@
 //!
 //! It answers as PostgreSQL does; with one writer at a time its statements may be small and many.
 
+mod control;
+
 use std::collections::HashMap;
 use std::str::FromStr as _;
 use std::sync::Arc;
@@ -46,6 +48,7 @@ impl SqliteStore {
         let migrations = vec![
             migration(1, "tasks", include_str!("../../../../migrations/sqlite/0001_tasks.sql")),
             migration(2, "inputs", include_str!("../../../../migrations/sqlite/0002_inputs.sql")),
+            migration(3, "control", include_str!("../../../../migrations/sqlite/0003_control.sql")),
             migration(6, "attempts", include_str!("../../../../migrations/sqlite/0006_attempts.sql")),
             migration(7, "sessions", include_str!("../../../../migrations/sqlite/0007_sessions.sql")),
             migration(8, "carriers", include_str!("../../../../migrations/sqlite/0008_carriers.sql")),

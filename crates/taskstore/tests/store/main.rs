@@ -4,6 +4,7 @@
 
 mod again;
 mod concurrency;
+mod control;
 mod inputs;
 mod leases;
 mod logs;
