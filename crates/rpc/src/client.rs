@@ -20,7 +20,9 @@ use crate::link::{Links, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{Answers, DEADLINE, Open, Pipes};
 use crate::{
-    Answers as CallAnswers, Assignment, CallEvent, CallEvents, Calls, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, Invocation, KeyDigest, NewCredential, Page, Position, Report, Resume, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work, credentials, switches,
+    Answers as CallAnswers, Assignment, CallEvent, CallEvents, Calls, Changes, Claim, Control, CredentialChange,
+    CredentialInfo, Directive, Directives, Error, Invocation, KeyDigest, NewCredential, Page, Position, Report, Resume,
+    SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work, credentials, switches,
 };
 
 /// How to reach the replicas of a role.

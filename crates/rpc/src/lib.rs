@@ -21,7 +21,9 @@ pub mod trace;
 mod work;
 
 pub use calls::{Answers, Asked, CallEvent, CallEvents, Calls, Invocation, Line, Resume};
-pub use control::{Changes, Control, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, Stopped};
+pub use control::{
+    Changes, Control, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, Stopped,
+};
 pub use credentials::{
     CREDENTIALS_MAX, CREDENTIALS_PAGE, CredentialChange, CredentialInfo, KeyDigest, NAME_BYTES_MAX, NewCredential,
 };

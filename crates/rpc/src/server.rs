@@ -20,7 +20,10 @@ use crate::convert::{self, Bad};
 use crate::link::{Listener, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{DEADLINE, Replies, serve};
-use crate::{CallEvent, CallEvents, Calls, Control, Error, Page, Position, Report, SessionPosition, Stopped, Tasks, Work, credentials, switches};
+use crate::{
+    CallEvent, CallEvents, Calls, Control, Error, Page, Position, Report, SessionPosition, Stopped, Tasks, Work,
+    credentials, switches,
+};
 
 /// HTTP/2 flow-control windows: a result of the largest size fits without a stall.
 const STREAM_WINDOW_BYTES: u32 = 8 * 1024 * 1024;

@@ -11,7 +11,7 @@ use longhaul_core::input::QUESTIONS_MAX;
 use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
     CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel, NewTask, Outcome,
-    Phase, Principal, Progress, Question, Refusal, Scope, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
+    Phase, Principal, Progress, Refusal, Scope, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
     Assignment, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, KeyDigest,

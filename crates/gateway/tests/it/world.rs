@@ -21,7 +21,9 @@ use longhaul_core::{
 use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, Status};
 use longhaul_mcp::seal::Keyring;
 use longhaul_rpc::{
-    Answers, Asked, CallEvent, CallEvents, Calls, Changes, Control, CredentialChange, CredentialInfo, Error, Invocation, KeyDigest, Links, NewCredential, Page, Position, Resume, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks,
+    Answers, Asked, CallEvent, CallEvents, Calls, Changes, Control, CredentialChange, CredentialInfo, Error,
+    Invocation, KeyDigest, Links, NewCredential, Page, Position, Resume, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server,
+    ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -304,8 +306,9 @@ impl Tasks for Store {
             Some((by, _)) if by != stream => {
                 // A test that takes the claim itself says not since when: it is as if it had long had it.
                 let since = self.since.lock().unwrap().get(&(id, by.clone())).copied();
-                if since.is_none_or(|since| opened > since) && opened.is_some() && opened > heir && !lease.is_zero() {
-                    heirs.insert(id, (stream.to_owned(), opened.unwrap()));
+                let is_newer = since.is_none_or(|since| opened > since) && opened > heir && !lease.is_zero();
+                if let Some(opened) = opened.filter(|_| is_newer) {
+                    heirs.insert(id, (stream.to_owned(), opened));
                 }
                 return Ok(false);
             }
