@@ -448,8 +448,10 @@ async fn look_at_offers(shared: Arc<Shared>) {
 }
 
 async fn look_at_sessions(shared: Arc<Shared>) {
+    let control = &shared.control;
+    let page = |after| async move { control.sessions(&after).await };
     loop {
-        match shared.sessions.refresh(&*shared.control, shared.clock.now()).await {
+        match shared.sessions.refresh(page, shared.clock.now()).await {
             Ok(()) => {
                 shared.reach.heard();
                 shared.notifier.close_ended(&shared.sessions);

@@ -186,8 +186,12 @@ impl Sessions {
         }
     }
 
-    /// Looks at what has changed, and at times at all; what was known stays if that fails.
-    pub(crate) async fn refresh(&self, control: &dyn Control, now: Timestamp) -> Result<(), Error> {
+    /// Looks at what has changed, and at times at all; what was known stays if that fails. `page` is
+    /// [`Control::sessions`].
+    pub(crate) async fn refresh<F>(&self, page: impl Fn(SessionPosition) -> F, now: Timestamp) -> Result<(), Error>
+    where
+        F: Future<Output = Result<Vec<SessionNote>, Error>>,
+    {
         let look = Instant::now();
         // What is written while we ask may be missing in the answer, or older there.
         let (before, cursor) = {
@@ -197,7 +201,7 @@ impl Sessions {
         let mut read = HashMap::new();
         let mut after = cursor.as_ref().map_or_else(SessionPosition::first, |cursor| cursor.from.clone());
         loop {
-            let page = control.sessions(&after).await?;
+            let page = page(after.clone()).await?;
             let is_full = page.len() >= SESSIONS_PAGE;
             after = page.last().map_or(after, SessionPosition::from);
             read.extend(page.into_iter().filter_map(|SessionNote { session, ended, log_level, .. }| {
@@ -246,27 +250,12 @@ mod tests {
             notes.push(SessionNote { session: Tag(session).to_string(), ended: true, log_level: None, changed_at });
             notes.sort_by_key(|note| SessionPosition::from(note));
         }
-    }
 
-    #[async_trait::async_trait]
-    impl Control for Store {
-        async fn end_session(&self, _: &Principal, _: &str, _: Timestamp) -> Result<bool, Error> {
-            Ok(false)
-        }
-        async fn set_log_level(&self, _: &Principal, _: &str, _: LogLevel, _: Timestamp) -> Result<bool, Error> {
-            Ok(false)
-        }
-        async fn sessions(&self, after: &SessionPosition) -> Result<Vec<SessionNote>, Error> {
+        async fn sessions(&self, after: SessionPosition) -> Result<Vec<SessionNote>, Error> {
             let notes = self.notes.lock().unwrap();
-            let page: Vec<_> = notes.iter().filter(|note| SessionPosition::from(*note) > *after).cloned().collect();
+            let page: Vec<_> = notes.iter().filter(|note| SessionPosition::from(*note) > after).cloned().collect();
             *self.said.lock().unwrap() += page.len();
             Ok(page.into_iter().take(SESSIONS_PAGE).collect())
-        }
-        async fn subscribe(&self, _: &str, _: &str, _: bool, _: Timestamp) -> Result<bool, Error> {
-            Ok(false)
-        }
-        async fn subscriptions(&self, _: &str) -> Result<Vec<String>, Error> {
-            Ok(Vec::new())
         }
     }
 
@@ -274,7 +263,7 @@ mod tests {
     async fn looked(sessions: &Sessions, store: &Store, pause: Duration) -> usize {
         tokio::time::advance(pause).await;
         *store.said.lock().unwrap() = 0;
-        sessions.refresh(store, Timestamp::from_micros(0)).await.unwrap();
+        sessions.refresh(|after| store.sessions(after), Timestamp::from_micros(0)).await.unwrap();
         *store.said.lock().unwrap()
     }
 

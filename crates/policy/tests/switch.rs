@@ -11,8 +11,8 @@ use longhaul_core::{Caller, Check, LogLevel, Principal, Scope, Target, TenantId,
 use longhaul_policy::follow::{LOOK, Mirror as _, follow};
 use longhaul_policy::switch::Switches;
 use longhaul_rpc::{
-    Changes, Control, CredentialChange, CredentialInfo, Error, KeyDigest, NewCredential, SessionNote, Stopped, Switch,
-    Switched,
+    Changes, Control, CredentialChange, CredentialInfo, Error, KeyDigest, NewCredential, SessionNote, SessionPosition,
+    Stopped, Switch, Switched,
 };
 use tokio::sync::Notify;
 
@@ -55,13 +55,13 @@ impl Control for Store {
         let changes = switches.iter().filter(|switch| switch.number > since).take(PAGE).cloned().collect();
         Ok(Changes { changes, forgotten: *self.forgotten.lock().unwrap() })
     }
-    async fn end_session(&self, _: &str, _: Timestamp) -> Result<(), Error> {
+    async fn end_session(&self, _: &Principal, _: &str, _: Timestamp) -> Result<bool, Error> {
         panic!("not asked here")
     }
-    async fn set_log_level(&self, _: &str, _: LogLevel, _: Timestamp) -> Result<(), Error> {
+    async fn set_log_level(&self, _: &Principal, _: &str, _: LogLevel, _: Timestamp) -> Result<bool, Error> {
         panic!("not asked here")
     }
-    async fn sessions(&self, _: &str) -> Result<Vec<SessionNote>, Error> {
+    async fn sessions(&self, _: &SessionPosition) -> Result<Vec<SessionNote>, Error> {
         panic!("not asked here")
     }
     async fn subscribe(&self, _: &str, _: &str, _: bool, _: Timestamp) -> Result<bool, Error> {
