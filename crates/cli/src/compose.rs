@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission;
 use crate::config::{Config, CredentialConfig, Wrong, secret};
 use crate::keys::{self, Keys};
 use crate::management::{self, Readiness};
@@ -171,6 +172,7 @@ impl Site {
             ..longhaul_gateway::Config::default()
         };
         let (target, keys) = (self.target(), keys.into());
+        let chain = admission::chain(config, &*self.bus)?;
         let parts = longhaul_gateway::Parts {
             tasks: Arc::new(TasksClient::new(&target)?),
             control: Arc::new(ControlClient::new(&target)?),
@@ -180,6 +182,7 @@ impl Site {
             keyring: keys.ring(),
             auth,
             clock: Arc::new(SystemClock),
+            chain,
         };
         let gateway = Gateway::build(gateway, parts);
         let status = gateway.status();
@@ -241,7 +244,7 @@ impl Site {
         // Upstream servers may be given variables of ours by name.
         let variable = |name: &str| std::env::var_os(name);
         let runner = Runner::build(&upstreams, variable, &worker, own).map_err(|error| Wrong(error.to_string()))?;
-        let runner = Arc::new(runner);
+        let runner = Arc::new(runner.with_chain(admission::chain(config, &*self.bus)?));
         let (attached, upstreams) = (worker.attached(), runner.clone());
         let running = async move {
             // The last runs need the upstream servers.
@@ -385,6 +388,8 @@ pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
             let listener = listen("gateway.listen", config.gateway.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "gateway");
             let (status, running) = Site::new(config)?.gateway(auth, keys, listener, drain)?;
+            let rules = status.clone();
+            readiness.mention(move || rules.mentions());
             readiness.check("task-store", move || {
                 let readiness = status.ready();
                 Box::pin(async move { readiness.map_err(|why| why.to_string()) })
@@ -446,6 +451,8 @@ pub async fn runner(parts: Parts) -> anyhow::Result<()> {
             tracing::info!(%address, advertise_url, "runner");
             let listening = Listening { listener: Listener::Tcp(listener), advertise_url };
             let (attached, upstreams, running) = Site::new(config)?.wrapping_runner(Vec::new(), listening, drain)?;
+            let rules = upstreams.clone();
+            readiness.mention(move || rules.mentions());
             readiness.mention(move || missing(&upstreams));
             readiness.check("task-store", move || {
                 let attached = *attached.borrow();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
+use crate::admission::{self, PolicyVerb};
 use crate::config::{self, Config, Wrong};
 use crate::management::Readiness;
 use crate::telemetry::Telemetry;
@@ -50,6 +51,11 @@ enum Role {
         #[command(subcommand)]
         what: ConfigVerb,
     },
+    /// Looks at the policies.
+    Policy {
+        #[command(subcommand)]
+        what: PolicyVerb,
+    },
     /// Looks at the stored tasks.
     Tasks {
         #[command(subcommand)]
@@ -76,6 +82,7 @@ impl Arguments {
         let config = config::read(self.config.as_deref(), environment.clone(), &self.set, &defaults)?;
         match self.role {
             Role::Config { what: ConfigVerb::Print } => print(&config),
+            Role::Policy { what: PolicyVerb::Check(question) } => admission::check(&config, question),
             role => tokio::runtime::Builder::new_multi_thread()
                 .enable_all()
                 .build()
@@ -106,7 +113,7 @@ async fn play(role: Role, config: Config, environment: Vec<(String, String)>) ->
         Role::Dev { data, .. } => dev::run(parts, &data).await,
         Role::Migrate => compose::migrate(parts).await,
         Role::Tasks { what: TasksVerb::Count } => compose::count(parts).await,
-        Role::Config { .. } => Err(Wrong("config print needs no runtime".into()).into()),
+        Role::Config { .. } | Role::Policy { .. } => Err(Wrong("this needs no runtime".into()).into()),
     };
     tokio::task::spawn_blocking(move || telemetry.stop()).await?;
     played

@@ -18,6 +18,7 @@ mod in_flight;
 mod metrics;
 mod notify;
 mod reach;
+mod release;
 mod serve;
 mod sessions;
 mod stream;
@@ -81,6 +82,8 @@ pub struct Parts {
     pub auth: Authenticator,
     /// When sessions, cursors and event ids expire.
     pub clock: Arc<dyn Clock>,
+    /// Who may call what, and what they may see of it.
+    pub chain: Arc<Chain>,
 }
 
 /// A gateway that is ready to run.
@@ -160,6 +163,11 @@ impl Status {
         while self.0.catalogue.offer().is_none_or(|offer| offer.is_empty()) && changes.changed().await.is_ok() {}
     }
 
+    /// What operators should know of its rules: each line says what is wrong.
+    pub fn mentions(&self) -> Vec<String> {
+        self.0.chain.mentions()
+    }
+
     /// How busy it is.
     pub fn load(&self) -> Load {
         let in_use = |semaphore: &Semaphore| self.0.config.requests_max - semaphore.available_permits();
@@ -180,7 +188,7 @@ pub(crate) struct Shared {
     keyring: Arc<ArcSwap<Keyring>>,
     auth: Authenticator,
     clock: Arc<dyn Clock>,
-    chain: Chain,
+    chain: Arc<Chain>,
     catalogue: Catalogue,
     sessions: Sessions,
     reach: Reach,
@@ -213,7 +221,7 @@ impl fmt::Debug for Shared {
 impl Gateway {
     /// Puts a gateway together. Its instruments come from the global meter provider, which must be set by then.
     pub fn build(config: Config, parts: Parts) -> Self {
-        let Parts { tasks, control, bus, links, token, keyring, auth, clock } = parts;
+        let Parts { tasks, control, bus, links, token, keyring, auth, clock, chain } = parts;
         let tracker = TaskTracker::new();
         let dial = Dial { links, token, payload_bytes_max: config.result_bytes_max.max(config.request_bytes_max) };
         let shared = Shared {
@@ -234,7 +242,7 @@ impl Gateway {
             drain: CancellationToken::new(),
             give_up: CancellationToken::new(),
             sweeping: AtomicBool::new(false),
-            chain: Chain,
+            chain,
             config,
             tasks,
             control,
@@ -271,6 +279,8 @@ impl Gateway {
         background.spawn(stop.clone().run_until_cancelled_owned(look_at_sessions(shared.clone())));
         let (watching, patience) = (shared.clone(), shared.config.pace.store_away);
         background.spawn(stop.clone().run_until_cancelled_owned(async move { watching.reach.watch(patience).await }));
+        let chain = shared.chain.clone();
+        background.spawn(stop.clone().run_until_cancelled_owned(async move { match chain.run().await {} }));
 
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         serve::serve(listener, router, &shared.config, &connections, &drain, &cut).await;

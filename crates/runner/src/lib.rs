@@ -7,10 +7,12 @@
 
 mod call;
 mod config;
+mod inner;
 mod runner;
 mod upstream;
 mod wire;
 mod wrap;
 
 pub use config::{Config, ConfigError, Speaks, Support, ToolConfig, UPSTREAMS_MAX, UpstreamConfig};
+pub use inner::Inner;
 pub use runner::{Runner, UpstreamStatus};

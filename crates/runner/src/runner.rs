@@ -7,10 +7,12 @@ use std::sync::Arc;
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
+use longhaul_policy::Chain;
 use longhaul_worker::{Offer, Tools, Worker};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, ConfigError, UpstreamConfig};
+use crate::inner::Inner;
 use crate::upstream::{LISTED_MAX, Upstream};
 use crate::wire::Listing;
 use crate::wrap::{Entry, Wrapped};
@@ -23,6 +25,7 @@ pub struct Runner {
     upstreams: Vec<Wrapped>,
     own: Vec<Offer>,
     tools: Tools,
+    chain: Arc<Chain>,
 }
 
 /// How an upstream server is.
@@ -69,7 +72,27 @@ impl Runner {
                 }
             }
         });
-        Ok(Self { upstreams, own: own.into_iter().map(Into::into).collect(), tools: worker.tools() })
+        Ok(Self {
+            upstreams,
+            own: own.into_iter().map(Into::into).collect(),
+            tools: worker.tools(),
+            chain: Arc::default(),
+        })
+    }
+
+    /// The same, with this chain for the calls that work makes.
+    pub fn with_chain(self, chain: Arc<Chain>) -> Self {
+        Self { chain, ..self }
+    }
+
+    /// What operators should know of the chain's rules: each line says what is wrong.
+    pub fn mentions(&self) -> Vec<String> {
+        self.chain.mentions()
+    }
+
+    /// The way of work to calls of its own.
+    pub fn inner(&self) -> Inner {
+        Inner::new(self.chain.clone())
     }
 
     /// How the upstream servers are: those that are missing hinder nobody else.
@@ -92,7 +115,8 @@ impl Runner {
     pub async fn run(&self, drain: CancellationToken) {
         let servers = join_all(self.upstreams.iter().map(|one| one.upstream.run(&drain)));
         let offering = drain.run_until_cancelled(self.offer());
-        tokio::join!(servers, offering);
+        let rules = drain.run_until_cancelled(self.chain.run());
+        tokio::join!(servers, offering, rules);
     }
 
     /// Offers what there is as it changes.

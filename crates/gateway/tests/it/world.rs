@@ -710,6 +710,7 @@ pub fn parts(
         keyring: Arc::new(ArcSwap::from_pointee(Keyring::new(&[7; 32], &[]))),
         auth,
         clock: Arc::new(StoreClock(store.clone())),
+        chain: Arc::default(),
     }
 }
 
