@@ -4,6 +4,7 @@
 //! `scripts/bench` runs it; `USAGE` says what it takes.
 
 mod answers;
+mod chain;
 mod client;
 mod floor;
 mod floors;
@@ -169,7 +170,8 @@ async fn measured(options: Options) -> Result<()> {
     let product = Product::prepare(&mut roles, &plan).await?;
     sql::analyze(&sql::connect(database.parse()?, 1).await?).await?;
     eprintln!("{} tasks stored: done", plan.prefill);
-    let rows = rows::all(&plan, &mut floors, Some(product), &meters).await?;
+    let mut rows = rows::all(&plan, &mut floors, Some(product), &meters).await?;
+    rows.extend(chain::all(&plan, &mut roles, &longhaul).await?);
     roles.stop().await?;
     report::write(&out, &machine, &rows, waiting.as_ref(), answers.as_ref(), connection_bytes)
 }

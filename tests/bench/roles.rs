@@ -24,6 +24,7 @@ pub const KEY: &str = "longhaul-bench-key";
 const KEY_SHA256: &str = "84b8fb309542dc79752c24e6169df4512e81dfb6e158aff89883c3e72bf4f263";
 /// What the roles show one another.
 pub const SERVICE_TOKEN: &str = "longhaul-bench-service-token";
+const CONFIG: &str = "longhaul.toml";
 const SEAL_KEY: &str = "bG9uZ2hhdWwtYmVuY2gtc2VhbC1rZXktMzItYnl0ZXM=";
 /// How long a role may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -61,7 +62,7 @@ impl Roles {
         let [gateway, taskstore, worker, gateway_ops, taskstore_ops, runner_ops] = free_ports().await?;
         let seal_keys = folder.path().join("seal-keys");
         fs::write(&seal_keys, SEAL_KEY)?;
-        let config = folder.path().join("longhaul.toml");
+        let config = folder.path().join(CONFIG);
         fs::write(
             &config,
             format!(
@@ -116,6 +117,30 @@ demo_tools = true
         Ok(this)
     }
 
+    /// Another gateway, with these variables; it is ready when this returns.
+    pub async fn another_gateway(
+        &self,
+        binary: &Path,
+        variables: &[(&'static str, String)],
+    ) -> Result<(Process, SocketAddr)> {
+        let [address, management] = free_ports().await?;
+        let mut command = Command::new(binary);
+        command.arg("gateway").env_clear().env("LONGHAUL_CONFIG", self.folder.path().join(CONFIG));
+        command.env("LONGHAUL_GATEWAY__LISTEN", address.to_string());
+        command.env("LONGHAUL_MANAGEMENT_LISTEN", management.to_string());
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        let mut gateway = Process::start("another-gateway", &mut command, self.folder.path())?;
+        let ready = async {
+            while !is_ready(management).await {
+                gateway.check()?;
+                tokio::time::sleep(ASK_AGAIN_AFTER).await;
+            }
+            offers_echo(address).await
+        };
+        tokio::time::timeout(READY_WITHIN, ready).await.context("the other gateway is not ready in time")??;
+        Ok((gateway, address))
+    }
+
     /// An error if one of them has ended.
     pub fn check(&mut self) -> Result<()> {
         self.gateway.check()?;
@@ -142,21 +167,26 @@ demo_tools = true
                 tokio::time::sleep(ASK_AGAIN_AFTER).await;
             }
         }
-        // The gateway learns of a worker's tools a little later than of the worker.
-        let mut session = Session::open(self.address, KEY).await?;
-        let list = Ask { method: "tools/list", name: String::new(), params: String::new(), tasks: false };
-        loop {
-            let listed: Tools = session.call(&list).await?;
-            if listed.tools.iter().any(|tool| tool.name == "echo") {
-                return self.check();
-            }
-            tokio::time::sleep(ASK_AGAIN_AFTER).await;
-        }
+        offers_echo(self.address).await?;
+        self.check()
     }
 
     fn logs(&self) -> String {
         let read = |name| fs::read_to_string(self.folder.path().join(format!("{name}.log"))).unwrap_or_default();
         ["taskstore", "runner", "gateway"].map(|name| format!("{name}: {}", read(name))).join("\n")
+    }
+}
+
+/// Waits until the gateway there offers tools: it learns of them a little later than of their worker.
+async fn offers_echo(address: SocketAddr) -> Result<()> {
+    let mut session = Session::open(address, KEY).await?;
+    let list = Ask { method: "tools/list", name: String::new(), params: String::new(), tasks: false };
+    loop {
+        let listed: Tools = session.call(&list).await?;
+        if listed.tools.iter().any(|tool| tool.name == "echo") {
+            return Ok(());
+        }
+        tokio::time::sleep(ASK_AGAIN_AFTER).await;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::tasks;
 use crate::waiting::{connect_modern, open_sessions};
 
 /// Before it is measured, everything runs for this long.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub const WARM_UP: Duration = Duration::from_millis(300);
 /// Clients that store the tasks of the prefill, at least.
 const FILLERS: usize = 64;
 /// Open tasks that are asked for.
@@ -284,7 +284,8 @@ pub async fn all(
 }
 
 impl Row {
-    fn new(name: &str, clients: usize, sample: &Sample) -> Self {
+    /// What was measured, beside nothing.
+    pub fn new(name: &str, clients: usize, sample: &Sample) -> Self {
         Self {
             name: name.to_owned(),
             clients,

@@ -131,3 +131,16 @@ fn lock_files_name_no_registry_host() {
         }
     });
 }
+
+#[test]
+fn each_refusal_has_its_line_for_who_hears_it() {
+    let source = std::fs::read_to_string(root().join("crates/core/src/refusal.rs")).unwrap();
+    let page = std::fs::read_to_string(root().join("docs/REFUSALS.md")).unwrap();
+    let told: String = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    let names: BTreeSet<&str> =
+        source.split("=> \"").skip(1).filter_map(|rest| rest.split_once('"')).map(|(name, _)| name).collect();
+    assert!(names.contains("data_policy") && names.contains("not_found"), "{names:?}");
+    for name in names {
+        assert!(told.contains(&format!("`{name}`")), "docs/REFUSALS.md does not tell of {name}");
+    }
+}

@@ -23,6 +23,7 @@ pub(crate) use both;
 mod bytes;
 mod call;
 mod cancel;
+mod chain;
 mod checks;
 mod control;
 mod create;

@@ -1,9 +1,11 @@
 //! A bus that carries nothing.
 
+use std::sync::Arc;
+
 use tokio::sync::broadcast;
 
 use crate::metrics::Metrics;
-use crate::{Bus, Hint};
+use crate::{Bus, Hint, Quotas};
 
 /// Drops every hint and says so: proves that hints only make things faster.
 #[derive(Debug)]
@@ -35,6 +37,10 @@ impl Bus for DeafBus {
 
     fn healthy(&self) -> bool {
         false
+    }
+
+    fn quotas(&self) -> Option<Arc<dyn Quotas>> {
+        None
     }
 }
 

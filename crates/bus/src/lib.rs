@@ -9,13 +9,17 @@ mod deaf;
 mod hint;
 mod local;
 mod metrics;
+mod quotas;
 mod redis;
 mod wire;
 
 pub use deaf::DeafBus;
 pub use hint::{Control, Hint};
 pub use local::LocalBus;
+pub use quotas::{Grant, LocalQuotas, QuotaError, Quotas, WISHES_MAX, Wish};
 pub use redis::{RedisBus, RedisBusError};
+
+use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
@@ -30,4 +34,6 @@ pub trait Bus: Send + Sync {
     fn subscribe(&self) -> broadcast::Receiver<Hint>;
     /// Whether hints are believed to arrive: tells how often to read again without one.
     fn healthy(&self) -> bool;
+    /// What replicas count together; none if there is nothing that they share.
+    fn quotas(&self) -> Option<Arc<dyn Quotas>>;
 }

@@ -1,9 +1,11 @@
 //! A bus inside one process.
 
+use std::sync::Arc;
+
 use tokio::sync::broadcast;
 
 use crate::metrics::Metrics;
-use crate::{Bus, Hint, UNREAD_MAX};
+use crate::{Bus, Hint, LocalQuotas, Quotas, UNREAD_MAX};
 
 /// Carries hints between the roles of one process; loses one only to a subscriber that lags.
 #[derive(Debug)]
@@ -11,6 +13,7 @@ pub struct LocalBus {
     hints: broadcast::Sender<Hint>,
     /// Whether everyone who matters is in this process.
     whole: bool,
+    quotas: Arc<LocalQuotas>,
 }
 
 impl LocalBus {
@@ -26,7 +29,7 @@ impl LocalBus {
 
     fn of(whole: bool) -> Self {
         Metrics::new("local").connected(whole);
-        Self { hints: broadcast::Sender::new(UNREAD_MAX), whole }
+        Self { hints: broadcast::Sender::new(UNREAD_MAX), whole, quotas: Arc::default() }
     }
 }
 
@@ -48,6 +51,10 @@ impl Bus for LocalBus {
 
     fn healthy(&self) -> bool {
         self.whole
+    }
+
+    fn quotas(&self) -> Option<Arc<dyn Quotas>> {
+        self.whole.then(|| self.quotas.clone() as Arc<dyn Quotas>)
     }
 }
 

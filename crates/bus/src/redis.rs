@@ -3,7 +3,8 @@
 //! One connection (RESP3) publishes and hears. A stopped Redis is invisible to it: no event, no error. So each bus also
 //! publishes a heartbeat on a channel of its own, and believes in its connection only while it hears itself.
 //!
-//! Redis holds nothing: no keys, no locks, no truth. It needs the commands `HELLO`, `PUBLISH`, `SUBSCRIBE` on `PREFIX:*`.
+//! Redis holds no locks and no truth, and no keys but those of the quotas. It needs the commands `HELLO`, `PUBLISH` and
+//! `SUBSCRIBE` on `PREFIX:*`, and for the quotas `EVAL`, `TIME`, `GET` and `SET` on the keys `PREFIX:quota:*`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +19,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use crate::metrics::{Dropped, Metrics};
+use crate::quotas::RedisQuotas;
 use crate::wire::{self, SHARDS};
-use crate::{Bus, Hint, UNREAD_MAX};
+use crate::{Bus, Hint, Quotas, UNREAD_MAX};
 
 /// Time to connect and shake hands; connecting to a stopped Redis would else hang for half a minute.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,6 +49,7 @@ pub struct RedisBus {
     unsent: mpsc::Sender<Hint>,
     healthy: Arc<AtomicBool>,
     metrics: Metrics,
+    quotas: Arc<RedisQuotas>,
     // Ends with the bus.
     _link: JoinSet<()>,
 }
@@ -81,6 +84,7 @@ impl RedisBus {
         let (unsent, outbox) = mpsc::channel(UNSENT_MAX);
         let healthy = Arc::new(AtomicBool::new(false));
         let metrics = Metrics::new("redis");
+        let quotas = RedisQuotas::new(client.clone(), prefix);
         let link = Link {
             client,
             channels: Channels::new(prefix, &origin),
@@ -93,7 +97,7 @@ impl RedisBus {
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(link.run());
-        Ok(Self { hints, unsent, healthy, metrics, _link: tasks })
+        Ok(Self { hints, unsent, healthy, metrics, quotas, _link: tasks })
     }
 
     /// Whether a URL is one of Redis, wherever it leads.
@@ -117,6 +121,10 @@ impl Bus for RedisBus {
 
     fn healthy(&self) -> bool {
         self.healthy.load(Ordering::Acquire)
+    }
+
+    fn quotas(&self) -> Option<Arc<dyn Quotas>> {
+        Some(self.quotas.clone())
     }
 }
 

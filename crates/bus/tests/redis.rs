@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use longhaul_bus::{Bus, Control, Hint, RedisBus};
+use longhaul_bus::{Bus, Control, Hint, RedisBus, Wish};
 use longhaul_core::TaskId;
 use redis::AsyncCommands;
 use tokio::sync::broadcast::Receiver;
@@ -219,6 +219,55 @@ async fn next(hints: &mut Receiver<Hint>) -> Hint {
 async fn heard(hints: &mut Receiver<Hint>, wanted: &(impl PartialEq<Hint> + Debug)) {
     let waiting = async { while *wanted != hints.recv().await.unwrap() {} };
     tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{wanted:?} was not heard"));
+}
+
+#[tokio::test]
+async fn buckets_on_redis_are_shared_give_what_they_hold_and_are_gone_when_they_are_full() {
+    let (redis, prefix) = (shared(), prefix());
+    let one = RedisBus::connect(&redis, &prefix).unwrap().quotas().unwrap();
+    let other = RedisBus::connect(&redis, &prefix).unwrap().quotas().unwrap();
+    // So slow that nothing is gained during the test, and so fast that a bucket is full soon.
+    let slow = |wanted, empties| Wish {
+        bucket: "slow".into(),
+        wanted,
+        interval: Duration::from_secs(3600),
+        burst: 5,
+        empties,
+    };
+    let fast =
+        Wish { bucket: "fast".into(), wanted: 3, interval: Duration::from_millis(100), burst: 3, empties: false };
+    assert_eq!(one.take(&[]).await.unwrap(), []);
+    let given = one.take(&[slow(3, false), fast.clone()]).await.unwrap();
+    assert_eq!(given.iter().map(|given| given.granted).collect::<Vec<_>>(), [3, 3]);
+    assert!(given[0].next.is_zero() && given[1].next > Duration::ZERO && given[1].next <= Duration::from_millis(100));
+    let given = other.take(&[slow(3, false)]).await.unwrap()[0];
+    assert_eq!(given.granted, 2);
+    assert!(given.next > Duration::from_secs(3590) && given.next <= Duration::from_secs(3600), "{given:?}");
+    assert_eq!(one.take(&[slow(1, false)]).await.unwrap()[0].granted, 0);
+    assert_eq!(other.take(&[Wish { bucket: "new".into(), ..slow(1, true) }]).await.unwrap()[0].granted, 0);
+    assert_eq!(one.take_now(&[]), None, "Redis has to be waited for");
+
+    let mut redis = redis::Client::open(redis).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let gone = async {
+        let key = format!("{prefix}:quota:fast");
+        while redis.exists::<_, bool>(&key).await.unwrap() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    assert_eq!(one.take(&[fast]).await.unwrap()[0].granted, 3);
+}
+
+#[tokio::test]
+async fn quotas_that_cannot_be_reached_say_so_and_come_back() {
+    let mut redis = Server::start();
+    let quotas = RedisBus::connect(&redis.url(), "longhaul").unwrap().quotas().unwrap();
+    assert!(quotas.take(&[]).await.is_ok());
+    redis.kill();
+    assert!(quotas.take(&[]).await.is_err());
+    redis.restart();
+    let back = async { while quotas.take(&[]).await.is_err() {} };
+    tokio::time::timeout(PATIENCE, back).await.unwrap();
 }
 
 /// A bus whose connection stands, and what is heard on it.

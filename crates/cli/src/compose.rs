@@ -9,6 +9,9 @@ use futures::future::BoxFuture;
 use longhaul_bus::{Bus, LocalBus, RedisBus};
 use longhaul_core::{Caller, Principal, TenantId};
 use longhaul_gateway::{Authenticator, Credential, Gateway, Pace};
+use longhaul_policy::follow::follow;
+use longhaul_policy::switch::Switches;
+use longhaul_policy::{Chain, Checks};
 use longhaul_rpc::client::{ControlClient, Target, TasksClient};
 use longhaul_rpc::{Health, Links, Listener, Server, ServiceToken, Tasks as _};
 use longhaul_runner::{Runner, UpstreamStatus};
@@ -20,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission;
 use crate::check;
 use crate::config::{Config, CredentialConfig, Wrong, secret};
 use crate::keys::{self, Keys};
@@ -167,6 +171,7 @@ impl Site {
             ..longhaul_gateway::Config::default()
         };
         let (target, keys) = (self.target(), keys.into());
+        let checks = admission::checks(config, &*self.bus)?;
         let parts = longhaul_gateway::Parts {
             tasks: Arc::new(TasksClient::new(&target)?),
             control: Arc::new(ControlClient::new(&target)?),
@@ -176,6 +181,7 @@ impl Site {
             keyring: keys.ring(),
             auth,
             clock: Arc::new(SystemClock),
+            checks,
         };
         let gateway = Gateway::build(gateway, parts);
         let status = gateway.status();
@@ -232,9 +238,12 @@ impl Site {
         .with_tools(own.clone());
         // Upstream servers may be given variables of ours by name.
         let variable = |name: &str| std::env::var_os(name);
-        let runner =
-            Runner::build(&upstreams(config), variable, &worker, own).map_err(|error| Wrong(error.to_string()))?;
-        let runner = Arc::new(runner);
+        let switches = Arc::new(Switches::default());
+        let checks = Checks { switch: Some(switches.clone()), ..admission::checks(config, &*self.bus)? };
+        let chain = Arc::new(Chain::new(checks));
+        let runner = Runner::build(&upstreams(config), variable, &worker, own, chain);
+        let runner = Arc::new(runner.map_err(|error| Wrong(error.to_string()))?);
+        let (control, bus) = (ControlClient::new(&self.target())?, self.bus.clone());
         let (attached, upstreams) = (worker.attached(), runner.clone());
         let running = async move {
             // The last runs need the upstream servers.
@@ -244,7 +253,8 @@ impl Site {
                 last.cancel();
                 worked
             };
-            let (worked, ()) = tokio::join!(work, runner.run(last.clone()));
+            let following = last.run_until_cancelled(follow(&*switches, &control, &*bus));
+            let (worked, (), _) = tokio::join!(work, runner.run(last.clone()), following);
             Ok(worked?)
         };
         Ok((attached, upstreams, Box::pin(running)))
@@ -420,7 +430,7 @@ pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
             tracing::info!(address = %listener.local_addr()?, "gateway");
             let (status, running) = Site::new(config)?.gateway(auth, keys, listener, drain)?;
             let known = status.clone();
-            readiness.mention(move || known.stale());
+            readiness.mention(move || known.mentions());
             readiness.check("task-store", move || {
                 let readiness = status.ready();
                 Box::pin(async move { readiness.map_err(|why| why.to_string()) })
@@ -477,6 +487,8 @@ pub async fn runner(parts: Parts) -> anyhow::Result<()> {
             tracing::info!(%address, advertise_url, "runner");
             let listening = Listening { listener: Listener::Tcp(listener), advertise_url };
             let (attached, upstreams, running) = Site::new(config)?.wrapping_runner(Vec::new(), listening, drain)?;
+            let rules = upstreams.clone();
+            readiness.mention(move || rules.mentions());
             readiness.mention(move || missing(&upstreams));
             readiness.check("task-store", move || {
                 let attached = *attached.borrow();

@@ -14,6 +14,8 @@ use longhaul_runner::{AgentConfig, ProviderConfig, UpstreamConfig};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::admission::{GuardrailsConfig, RateLimitsConfig, ToolConfig};
+
 /// The environment variable that names the config file.
 pub const FILE_VARIABLE: &str = "LONGHAUL_CONFIG";
 /// What the names of our variables begin with.
@@ -79,6 +81,16 @@ pub struct Config {
     pub drain_notice_ms: u64,
     /// When a draining gateway or task-store gives up waiting, in seconds.
     pub drain_deadline_s: u64,
+    /// A folder with Cedar policies (`*.cedar`), entities (`entities.json`) and more of a schema (`*.cedarschema`): who may do what. Without it whoever has a credential may do everything.
+    pub policy_dir: Option<PathBuf>,
+    /// Which data may pass in arguments and results (TOML).
+    pub data_policies_file: Option<PathBuf>,
+    /// What policies know of tools, by the tools' names.
+    pub tools: BTreeMap<String, ToolConfig>,
+    /// How often.
+    pub rate_limits: RateLimitsConfig,
+    /// Which shape a call may have.
+    pub guardrails: GuardrailsConfig,
     /// The `/mcp` endpoint.
     pub gateway: GatewayConfig,
     /// The task-store.
@@ -117,6 +129,8 @@ pub struct GatewayConfig {
     /// How long a new task of a 2026-07-28 caller is waited for before the caller is given its handle, in milliseconds: one
     /// that ends in time is answered plainly. 0 is off.
     pub task_shortcut_ms: u64,
+    /// The most gateways that run at a time, and runners whose tools call other tools: they share the rate limits.
+    pub replicas: u32,
     /// Who may call, besides those that have a credential in the task-store.
     pub credentials: Vec<CredentialConfig>,
 }
@@ -213,6 +227,11 @@ impl Default for Config {
             log_format: LogFormat::Json,
             drain_notice_ms: 5000,
             drain_deadline_s: 25,
+            policy_dir: None,
+            data_policies_file: None,
+            tools: BTreeMap::new(),
+            rate_limits: RateLimitsConfig::default(),
+            guardrails: GuardrailsConfig::default(),
             gateway: GatewayConfig::default(),
             taskstore: TaskstoreConfig::default(),
             runner: RunnerConfig::default(),
@@ -230,6 +249,7 @@ impl Default for GatewayConfig {
             sse_keepalive_s: 15,
             tools_page: 100,
             task_shortcut_ms: 0,
+            replicas: 2,
             credentials: Vec::new(),
         }
     }
@@ -267,7 +287,7 @@ impl Default for RunnerConfig {
 /// What is printed in place of a secret.
 const HIDDEN: &str = "[hidden]";
 
-fn hidden<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn hidden<S: Serializer>(secret: &Option<SecretString>, serializer: S) -> Result<S::Ok, S::Error> {
     secret.as_ref().map(|_| HIDDEN).serialize(serializer)
 }
 
@@ -345,6 +365,13 @@ impl Config {
                 "taskstore.database_url",
                 self.taskstore.database_url.is_some() && self.taskstore.database_url_file.is_some(),
             ),
+            (
+                "guardrails.webhook.token",
+                self.guardrails
+                    .webhook
+                    .as_ref()
+                    .is_some_and(|webhook| webhook.token.is_some() && webhook.token_file.is_some()),
+            ),
         ];
         if let Some((key, _)) = both.iter().find(|(_, both)| *both) {
             return Err(Wrong(format!("{key} and {key}_file are both set: keep one")));
@@ -357,6 +384,7 @@ impl Config {
             ("gateway.max_body_bytes", self.gateway.max_body_bytes == 0),
             ("gateway.sse_keepalive_s", self.gateway.sse_keepalive_s == 0),
             ("gateway.tools_page", self.gateway.tools_page == 0),
+            ("gateway.replicas", self.gateway.replicas == 0),
             ("runner.slots", self.runner.slots == 0),
             ("runner.calls_max", self.runner.calls_max == 0),
             ("taskstore.database_max_connections", self.taskstore.database_max_connections == 0),

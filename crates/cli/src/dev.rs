@@ -87,6 +87,8 @@ pub(crate) async fn run(parts: Parts, data: &Path) -> anyhow::Result<()> {
         Box::pin(async move { ready.then_some(()).ok_or_else(|| "starting".into()) })
     });
     readiness.mention(move || compose::missing(&upstreams));
+    let rules = status.clone();
+    readiness.mention(move || rules.mentions());
     readiness.started();
     let banner = async {
         let up = tokio::time::timeout(START_MAX, async {

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use longhaul_rpc::client::ControlClient;
 
+use crate::admission::{self, PolicyVerb};
 use crate::config::{self, Config, Wrong};
 use crate::management::Readiness;
 use crate::telemetry::Telemetry;
@@ -51,6 +52,11 @@ enum Role {
         #[command(subcommand)]
         what: ConfigVerb,
     },
+    /// Looks at the policies.
+    Policy {
+        #[command(subcommand)]
+        what: PolicyVerb,
+    },
     /// Looks at the stored tasks.
     Tasks {
         #[command(subcommand)]
@@ -87,6 +93,7 @@ impl Arguments {
         let config = config::read(self.config.as_deref(), environment.clone(), &self.set, &defaults)?;
         match self.role {
             Role::Config { what: ConfigVerb::Print } => print(&config),
+            Role::Policy { what: PolicyVerb::Check(question) } => admission::check(&config, question),
             role => tokio::runtime::Builder::new_multi_thread()
                 .enable_all()
                 .build()
@@ -131,7 +138,7 @@ async fn play(role: Role, config: Config, environment: Vec<(String, String)>) ->
         Role::Switch { what } => {
             operate(parts, async |control| switch::run(what, &control, &mut std::io::stdout()).await).await
         }
-        Role::Config { .. } => Err(Wrong("config print needs no runtime".into()).into()),
+        Role::Config { .. } | Role::Policy { .. } => Err(Wrong("this needs no runtime".into()).into()),
     };
     tokio::task::spawn_blocking(move || telemetry.stop()).await?;
     played

@@ -37,7 +37,9 @@ fn table(page: &mut String, title: &str, keys: &[(String, String)], defaults: Op
     write!(page, "\n## {title}\n\n| Key | Default | Meaning |\n|---|---|---|\n").unwrap();
     for (name, doc) in keys {
         let default = defaults.map(|all| all.get(name));
-        if matches!(default, Some(Some(toml::Value::Table(_)))) {
+        if let Some(Some(toml::Value::Table(table))) = default
+            && !table.is_empty()
+        {
             continue;
         }
         let default = default.flatten().map_or_else(|| "–".to_owned(), |value| format!("`{value}`"));
@@ -48,6 +50,7 @@ fn table(page: &mut String, title: &str, keys: &[(String, String)], defaults: Op
 #[test]
 fn the_page_lists_every_key() {
     let cli = include_str!("../src/config.rs");
+    let admission = include_str!("../src/admission.rs");
     let runner = include_str!("../../runner/src/config.rs");
     let defaults = toml::Value::try_from(Config::default()).unwrap();
     let mut page = HEAD.to_owned();
@@ -57,6 +60,10 @@ fn the_page_lists_every_key() {
     {
         table(&mut page, &format!("`[{title}]`"), &keys(cli, structure), defaults.get(title));
     }
+    table(&mut page, "`[rate_limits]`", &keys(admission, "RateLimitsConfig"), defaults.get("rate_limits"));
+    table(&mut page, "`[guardrails]`", &keys(admission, "GuardrailsConfig"), defaults.get("guardrails"));
+    table(&mut page, "`[guardrails.webhook]`", &keys(admission, "WebhookConfig"), None);
+    table(&mut page, "`[tools.NAME]`", &keys(admission, "ToolConfig"), None);
     table(&mut page, "`[[gateway.credentials]]`", &keys(cli, "CredentialConfig"), None);
     table(&mut page, "`[[runner.upstreams]]`", &keys(runner, "UpstreamConfig"), None);
     table(&mut page, "`[runner.upstreams.tools.NAME]`", &keys(runner, "ToolConfig"), None);

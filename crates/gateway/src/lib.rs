@@ -20,6 +20,7 @@ mod in_flight;
 mod metrics;
 mod notify;
 mod reach;
+mod release;
 mod serve;
 mod sessions;
 mod stream;
@@ -39,9 +40,9 @@ use longhaul_bus::{Bus, Hint};
 use longhaul_core::{Clock, Principal};
 use longhaul_mcp::Listing;
 use longhaul_mcp::seal::{Keyring, Seal as _, Token};
-use longhaul_policy::Chain;
 use longhaul_policy::follow::{Freshness, Mirror as _, STALE, follow};
 use longhaul_policy::switch::Switches;
+use longhaul_policy::{Chain, Checks};
 use longhaul_rpc::{Control, Error, Links, ServiceToken, Tasks};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, broadcast};
@@ -86,6 +87,8 @@ pub struct Parts {
     pub auth: Authenticator,
     /// When sessions, cursors and event ids expire.
     pub clock: Arc<dyn Clock>,
+    /// Who may call what, and what they may see of it, besides what operators switch off.
+    pub checks: Checks,
 }
 
 /// A gateway that is ready to run.
@@ -169,15 +172,16 @@ impl Status {
         while self.0.catalogue.offer().is_none_or(|offer| offer.is_empty()) && changes.changed().await.is_ok() {}
     }
 
-    /// A line for each part of what operators decide that has not been read for long: what was read last holds.
-    pub fn stale(&self) -> Vec<String> {
+    /// What operators should know of what they have decided: each line says which rule is wrong, or what has not been read
+    /// for long; what was read last holds.
+    pub fn mentions(&self) -> Vec<String> {
         let line = |what: &str, freshness: &Freshness| {
             let age = freshness.age().filter(|age| *age > STALE)?;
             Some(format!("{what}: as they were {} s ago, since the task-store cannot be asked", age.as_secs()))
         };
         let credentials = Some(self.0.credentials.freshness()).filter(|_| self.0.auth.takes_stored());
         let all = [line("switches", self.0.switches.freshness()), credentials.and_then(|age| line("credentials", age))];
-        all.into_iter().flatten().collect()
+        all.into_iter().flatten().chain(self.0.chain.mentions()).collect()
     }
 
     /// How busy it is.
@@ -202,7 +206,7 @@ pub(crate) struct Shared {
     credentials: Credentials,
     switches: Arc<Switches>,
     clock: Arc<dyn Clock>,
-    chain: Chain,
+    chain: Arc<Chain>,
     catalogue: Catalogue,
     sessions: Sessions,
     reach: Reach,
@@ -235,7 +239,7 @@ impl fmt::Debug for Shared {
 impl Gateway {
     /// Puts a gateway together. Its instruments come from the global meter provider, which must be set by then.
     pub fn build(config: Config, parts: Parts) -> Self {
-        let Parts { tasks, control, bus, links, token, keyring, auth, clock } = parts;
+        let Parts { tasks, control, bus, links, token, keyring, auth, clock, checks } = parts;
         let tracker = TaskTracker::new();
         let switches = Arc::new(Switches::default());
         let dial = Dial { links, token, payload_bytes_max: config.result_bytes_max.max(config.request_bytes_max) };
@@ -257,7 +261,7 @@ impl Gateway {
             drain: CancellationToken::new(),
             give_up: CancellationToken::new(),
             sweeping: AtomicBool::new(false),
-            chain: Chain::new(switches.clone()),
+            chain: Arc::new(Chain::new(Checks { switch: Some(switches.clone()), ..checks })),
             switches,
             credentials: Credentials::new(clock.clone()),
             config,
@@ -298,6 +302,8 @@ impl Gateway {
         let (watching, patience) = (shared.clone(), shared.config.pace.store_away);
         background.spawn(stop.clone().run_until_cancelled_owned(async move { watching.reach.watch(patience).await }));
         background.spawn(stop.clone().run_until_cancelled_owned(follow_control(shared.clone())));
+        let chain = shared.chain.clone();
+        background.spawn(stop.clone().run_until_cancelled_owned(async move { match chain.run().await {} }));
 
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         serve::serve(listener, router, &shared.config, &connections, &drain, &cut).await;

@@ -404,7 +404,9 @@ impl Standalone {
                 self.queue.push_back(sse::message(None, &frame));
             }
             if (now.ending, now.is_asking, &now.message) != (told.ending, told.is_asking, &told.message) {
-                let frame = v2025::notify::task_status(&task, self.shared.config.poll_interval_ms);
+                let mut shown = (*task).clone();
+                self.shared.show(&mut shown, None);
+                let frame = v2025::notify::task_status(&shown, self.shared.config.poll_interval_ms);
                 self.queue.push_back(sse::message(None, &frame));
             }
             *told = now;

@@ -38,6 +38,9 @@ pub mod code {
     pub const CANCELLED: i32 = -31499;
 }
 
+/// Says in the `_meta` of a result that stands for another why that cannot be seen.
+const WITHHELD: &str = "longhaul/withheld";
+
 /// The name of the tasks extension (2026-07-28).
 pub(crate) const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
@@ -238,6 +241,21 @@ fn refused(refusal: &Refusal) -> RpcError {
     }
 }
 
+/// What stands in a look at a task for an outcome that may not be seen; `is_error` if that was an error.
+pub fn withheld(denied: &Denied, is_error: bool) -> Outcome {
+    let error = refused(&Refusal::Denied(denied.clone()));
+    if is_error {
+        return Outcome::Error(CallError { code: error.code, message: error.message.into_owned(), data: error.data });
+    }
+    // The task has not failed: its result is to be read as an error by whoever goes on with it.
+    let body = json!({
+        "content": [{ "type": "text", "text": denied.message }],
+        "isError": true,
+        "_meta": { WITHHELD: { "refused_by": denied.by.name() } },
+    });
+    Outcome::Result { is_error: true, body: body.to_string().into() }
+}
+
 /// The HTTP status of a response with this outcome: 400 for a tool that misses a capability in 2026-07-28 (basic/index,
 /// "Per-request protocol fields").
 pub fn outcome_status(dialect: Dialect, outcome: &Outcome) -> Status {
@@ -288,6 +306,23 @@ mod tests {
 
     fn data(error: &RpcError) -> Option<Value> {
         error.data.as_ref().map(|data| serde_json::from_slice(data).unwrap())
+    }
+
+    #[test]
+    fn what_is_withheld_says_why_in_the_place_of_what_it_was() {
+        let denied = Denied { by: Check::DataPolicy, message: "no".into(), retry_after: None };
+        let Outcome::Result { is_error: true, body } = withheld(&denied, false) else { panic!() };
+        assert_eq!(
+            serde_json::from_slice::<Value>(&body).unwrap(),
+            json!({
+                "content": [{"type": "text", "text": "no"}],
+                "isError": true,
+                "_meta": {"longhaul/withheld": {"refused_by": "data_policy"}},
+            })
+        );
+        let Outcome::Error(CallError { code, message, data }) = withheld(&denied, true) else { panic!() };
+        assert_eq!((code, &*message), (code::REFUSED, "no"));
+        assert_eq!(data.unwrap(), r#"{"refused_by":"data_policy"}"#);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use opentelemetry::metrics::Gauge;
 use opentelemetry::{KeyValue, global};
 
 use crate::follow::{Freshness, Mirror};
+use crate::hooks;
 
 /// When to try again while it is not known yet what is switched off.
 const UNKNOWN_AGAIN: Duration = Duration::from_secs(1);
@@ -52,6 +53,12 @@ impl Switches {
                 Err(denied(message, None))
             }
         }
+    }
+}
+
+impl hooks::Switch for Switches {
+    fn check(&self, principal: &Principal, target: &Target) -> Result<(), Denied> {
+        self.check(principal, target)
     }
 }
 

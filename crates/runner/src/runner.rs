@@ -7,12 +7,15 @@ use std::sync::Arc;
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
+use longhaul_policy::Chain;
 use longhaul_worker::{Offer, Tool, Tools, Worker};
+use longhaul_worker::{Offer, Tools, Worker};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{self, AgentConfigError};
 use crate::config::{Config, ConfigError, UpstreamConfig};
+use crate::inner::Inner;
 use crate::upstream::{LISTED_MAX, Upstream};
 use crate::wire::Listing;
 use crate::wrap::{Entry, Wrapped};
@@ -27,6 +30,7 @@ pub struct Runner {
     tools: Tools,
     /// What agents may be allowed.
     usable: watch::Sender<Arc<[Tool]>>,
+    chain: Arc<Chain>,
 }
 
 /// What is wrong with the config.
@@ -59,12 +63,13 @@ pub struct UpstreamStatus {
 
 impl Runner {
     /// Reads what the config points to; nothing is started yet. `worker` is to offer it, beside `own`, which is what it
-    /// offers already; `variable` looks up our environment.
+    /// offers already; `variable` looks up our environment. The calls that agents make pass `chain`.
     pub fn build(
         config: &Config,
         variable: impl Fn(&str) -> Option<OsString>,
         worker: &Worker,
         own: impl IntoIterator<Item: Into<Offer>>,
+        chain: Arc<Chain>,
     ) -> Result<Self, BuildError> {
         config.check()?;
         let max_result_bytes = config.max_result_bytes;
@@ -87,16 +92,21 @@ impl Runner {
                 }
             }
         });
-        let usable = watch::Sender::new(Arc::default());
+        let (usable, inner) = (watch::Sender::new(Arc::default()), Inner::new(chain.clone()));
         let mut own: Vec<Offer> = own.into_iter().map(Into::into).collect();
-        own.extend(agent::tool(&config.providers, &config.agents, usable.subscribe())?.map(Offer::Tool));
-        Ok(Self { upstreams, own, tools: worker.tools(), usable })
+        own.extend(agent::tool(&config.providers, &config.agents, usable.subscribe(), inner)?.map(Offer::Tool));
+        Ok(Self { upstreams, own, tools: worker.tools(), usable, chain })
     }
 
     /// Whether one can be built of this config. `variable` looks up our own environment.
     pub fn check(config: &Config, variable: impl Fn(&str) -> Option<OsString>) -> Result<(), ConfigError> {
         config.check()?;
         config.upstreams.iter().try_for_each(|upstream| upstream.reach(&variable).map(drop))
+    }
+
+    /// What operators should know of the chain's rules: each line says what is wrong.
+    pub fn mentions(&self) -> Vec<String> {
+        self.chain.mentions()
     }
 
     /// How the upstream servers are: those that are missing hinder nobody else.
@@ -120,7 +130,8 @@ impl Runner {
     pub async fn run(&self, drain: CancellationToken) {
         let servers = join_all(self.upstreams.iter().map(|one| one.upstream.run(&drain)));
         let offering = drain.run_until_cancelled(self.offer());
-        tokio::join!(servers, offering);
+        let rules = drain.run_until_cancelled(self.chain.run());
+        tokio::join!(servers, offering, rules);
     }
 
     /// Offers what there is as it changes.

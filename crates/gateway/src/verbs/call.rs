@@ -6,7 +6,7 @@ use std::sync::Arc;
 use longhaul_bus::{Control, Hint};
 use longhaul_core::{LimitScope, Outcome, Refusal, Retry, Target, Task, TaskId, TaskSupport, TtlWish};
 use longhaul_mcp::{Call, Denial, Reply, Wants, outcome_status};
-use longhaul_policy::{Admitted, Wish};
+use longhaul_policy::{Admitted, Aim, Source, Wish};
 use longhaul_rpc::{Error, trace};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::field::display;
@@ -65,19 +65,26 @@ pub(crate) async fn call(
         // Only a client that goes away is asked which call it comes back to.
         digest: if asked.dialect.is_modern() { inline::digest(&target, &arguments) } else { [0; 32] },
     };
-    let admitted = shared.chain.admit((*asked.principal).clone(), longhaul_policy::Call { target, arguments });
-    let admitted = admitted.map_err(|refusal| asked.deny(refusal))?;
-    if let Some(retry) = retry.filter(|retry| retry.state.is_some()) {
+    let retry = retry.filter(|retry| retry.state.is_some());
+    let aim = match way {
+        _ if retry.is_some() => Aim::Resumed,
+        Way::Inline { .. } => Aim::Answer,
+        Way::Task { or_inline: true, .. } => Aim::Either,
+        Way::Task { or_inline: false, .. } => Aim::Task,
+    };
+    let asks = longhaul_policy::Call { target, arguments, aim, source: Source::Client };
+    let admitted = shared.chain.admit((*asked.principal).clone(), asks).await.map_err(|error| asked.failed(error))?;
+    if let Some(retry) = retry {
         return inline::come_back(asked, admitted, wanted, retry, share, operation).await;
     }
     let (admitted, share) = match way {
-        Way::Inline { .. } => (admitted, share),
-        Way::Task { ttl, or_inline, retry } => {
+        Way::Task { ttl, or_inline, retry } if admitted.may_be_task() => {
             match create(asked, admitted, ttl, or_inline, retry, &wanted, share).await? {
                 Created::Task(answer) => return Ok(answer),
                 Created::Full(admitted, share) => (admitted, share),
             }
         }
+        Way::Task { .. } | Way::Inline { .. } => (admitted, share),
     };
     let workers = match workers.is_empty() {
         true => next_workers(asked, &wanted.target).await?,
@@ -173,6 +180,8 @@ async fn create(
                 Some(outcome) => {
                     // It stays as any other task; its caller has no need to hear of it.
                     unheard.heard();
+                    let released = shared.release(principal, &wanted.target, &outcome);
+                    let outcome = released.map_err(|denied| asked.deny(Refusal::Denied(denied)))?;
                     let body = asked.write(&Reply::CallOutcome { target: &wanted.target, outcome: &outcome });
                     let status = http_status(outcome_status(*dialect, &outcome));
                     Ok(Created::Task(Answer::Message { status, body, how: ended(&outcome) }))

@@ -10,6 +10,7 @@ pub(crate) async fn get(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
     check_declared(asked, task).await?;
     let shared = &asked.shared;
     let id = named(task).map_err(|refusal| asked.deny(refusal))?;
+    shared.chain.poll(&asked.principal, id).map_err(|error| asked.failed(error))?;
     let read = if asked.dialect.is_modern() {
         shared.tasks.result(&asked.principal, id).await
     } else {
@@ -19,8 +20,9 @@ pub(crate) async fn get(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
     if asked.dialect.is_modern() {
         hide(&mut task, asked.envelope.capabilities);
     }
+    let outcome = shared.show(&mut task, outcome.as_ref());
     let poll_interval_ms = shared.config.poll_interval_ms;
-    Ok(asked.well(&Reply::Task { task: &task, outcome: outcome.as_ref(), poll_interval_ms }))
+    Ok(asked.well(&Reply::Task { task: &task, outcome: outcome.as_deref(), poll_interval_ms }))
 }
 
 /// Leaves out the questions that whoever looks has not said that it can be asked. The task still

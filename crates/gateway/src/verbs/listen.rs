@@ -184,8 +184,9 @@ impl Listening {
         hide(&mut task, self.asked.envelope.capabilities);
         let now = Told::of(&task);
         if self.told.get(&id) != Some(&now) {
-            let (subscription, poll) = (&self.asked.id, self.asked.shared.config.poll_interval_ms);
-            let frame = v2026::notify::task(subscription, &task, outcome.as_deref(), poll);
+            let Asked { shared, id: subscription, .. } = &self.asked;
+            let outcome = shared.show(&mut task, outcome.as_deref());
+            let frame = v2026::notify::task(subscription, &task, outcome.as_deref(), shared.config.poll_interval_ms);
             self.queue.extend(frame.map(|frame| sse::message(None, &frame)));
         }
         if now.ending.is_some() {

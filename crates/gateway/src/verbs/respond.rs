@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use longhaul_bus::{Control, Hint};
-use longhaul_core::{InputKey, InputResponse, Principal, Refusal, TaskId};
+use longhaul_core::{InputKey, InputResponse, Principal, Refusal, Target, TaskId};
 use longhaul_mcp::errors::code;
 use longhaul_mcp::seal::RunQuestion;
-use longhaul_mcp::{QuestionKind, RequestId, RpcError, Unanswered, input_response, v2025};
+use longhaul_mcp::{Denial, Dialect, QuestionKind, RequestId, RpcError, Unanswered, input_response, v2025};
 use longhaul_rpc::{Calls as _, Error};
 
 use crate::Shared;
@@ -51,6 +51,14 @@ async fn of_task(
     nth: u32,
     response: Option<InputResponse>,
 ) -> Result<(), No> {
+    if shared.chain.judges_answers() {
+        match shared.tasks.get(principal, id).await {
+            Ok(task) => shared.chain.answer(principal, &Target::Tool(task.tool)).map_err(refused)?,
+            // Whoever may not know of the task hears what everybody hears.
+            Err(Error::Refused(_)) => {}
+            Err(error) => return Err(unavailable(error)),
+        }
+    }
     let (tasks, owner) = (shared.tasks.clone(), principal.clone());
     // May be repeated: the first answer to a question counts.
     let answers = response.map(|response| (InputKey::Nth(nth), response)).into_iter().collect();
@@ -98,6 +106,13 @@ fn unknown() -> No {
 
 fn no(message: &'static str) -> No {
     No::Denied(RpcError::new(code::INVALID_PARAMS, message).into())
+}
+
+fn refused(error: Error) -> No {
+    match error {
+        Error::Refused(refusal) => No::Denied(Denial::from(refusal).reject(Dialect::V2025_11_25)),
+        error => unavailable(error),
+    }
 }
 
 fn unavailable(error: Error) -> No {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::StatusCode;
-use longhaul_core::{Outcome, Refusal, Task, TaskId};
+use longhaul_core::{Outcome, Refusal, Target, Task, TaskId};
 use longhaul_mcp::{Denial, Reply, TaskRef, error_body, sse};
 use longhaul_rpc::Error;
 use tokio::time::Instant;
@@ -22,6 +22,7 @@ use crate::watch::{Seen, Watch};
 
 pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<Operation>) -> Result<Answer, No> {
     let id = named(task).map_err(|refusal| asked.deny(refusal))?;
+    asked.shared.chain.poll(&asked.principal, id).map_err(|error| asked.failed(error))?;
     let mut wait = Wait::begin(asked, id).await?;
     let over = wait.is_over();
     if asked.accepts.stream && !(over && asked.accepts.json) {
@@ -33,7 +34,7 @@ pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<
     let unwanted = wait.wanted.cancelled();
     tokio::select! {
         biased;
-        outcome = wait.outcome() => {
+        outcome = wait.released() => {
             let outcome = outcome.map_err(|refusal| asked.deny(refusal))?;
             Ok(Answer::Message { status: StatusCode::OK, body: wait.body(&outcome), how: ended(&outcome) })
         }
@@ -95,6 +96,14 @@ impl Wait {
                 Seen::Task { outcome: None, .. } => self.change().await,
             }
         }
+    }
+
+    /// What its owner may see of the outcome, once there is one. May be dropped and called again.
+    async fn released(&mut self) -> Result<Arc<Outcome>, Refusal> {
+        let outcome = self.outcome().await?;
+        let Some(task) = self.seen() else { return Ok(outcome) };
+        let released = self.asked.shared.chain.release(&task.owner, &Target::Tool(task.tool.clone()), &outcome);
+        Ok(released.map_err(Refusal::Denied)?.map_or(outcome, Arc::new))
     }
 
     /// Waits until the task, which is not over, is seen to have changed. May be dropped and called again.
@@ -222,7 +231,7 @@ impl ResultStream {
     async fn end(&mut self) {
         self.step = Step::Done;
         self.queue.extend(self.carrier.close().iter().map(|frame| sse::message(None, frame)));
-        let (body, how) = match self.wait.outcome().await {
+        let (body, how) = match self.wait.released().await {
             Ok(outcome) => (self.wait.body(&outcome), ended(&outcome)),
             Err(refusal) => {
                 let error = Denial::from(refusal).reject(self.wait.asked.dialect).error;

@@ -18,11 +18,14 @@ pub(crate) async fn tasks(asked: &Asked, cursor: Option<&str>) -> Result<Answer,
             Some(Position { created_at, id })
         }
     };
-    let page = shared.tasks.list(&asked.principal, after, LIST_PAGE).await.map_err(|error| asked.failed(error))?;
+    let mut page = shared.tasks.list(&asked.principal, after, LIST_PAGE).await.map_err(|error| asked.failed(error))?;
     let next = page.tasks.last().filter(|_| page.more).map(|last| {
         let expires_at = shared.clock.now().plus(CURSOR_LIFE);
         shared.seal(&asked.principal, &TaskCursor { created_at: last.created_at, id: last.id, expires_at })
     });
+    for task in &mut page.tasks {
+        shared.show(task, None);
+    }
     Ok(asked.well(&Reply::Tasks {
         tasks: &page.tasks,
         poll_interval_ms: shared.config.poll_interval_ms,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use longhaul_core::{InputKey, Refusal};
+use longhaul_core::{InputKey, Refusal, Target};
 use longhaul_mcp::errors::code;
 use longhaul_mcp::{QuestionKind, Reply, RpcError, Update, input_response};
 use longhaul_rpc::Error;
@@ -15,6 +15,8 @@ pub(crate) async fn update(asked: &Asked, update: Update) -> Result<Answer, No> 
     let shared = &asked.shared;
     let id = named(update.task).map_err(|refusal| asked.deny(refusal))?;
     let task = shared.tasks.get(&asked.principal, id).await.map_err(|error| asked.failed(error))?;
+    let target = Target::Tool(task.tool.clone());
+    shared.chain.answer(&asked.principal, &target).map_err(|error| asked.failed(error))?;
     let open: HashMap<_, _> = task.open_inputs().map(|(_, key, question)| (key, QuestionKind::of(question))).collect();
     let mut answers = Vec::new();
     for (key, response) in update.responses {

@@ -824,6 +824,7 @@ pub fn parts(
         keyring: Arc::new(ArcSwap::from_pointee(Keyring::new(&[7; 32], &[]))),
         auth,
         clock: Arc::new(StoreClock(store.clone())),
+        checks: Checks::default(),
     }
 }
 

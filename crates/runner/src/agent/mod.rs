@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use self::run::{Run, Toolbox};
 use self::step::Limits;
 use self::stream::Remote;
+use crate::inner::Inner;
 
 /// What the tool is called.
 pub const ASK_AGENT: &str = "ask_agent";
@@ -105,11 +106,12 @@ struct Arguments {
     message: String,
 }
 
-/// The tool, if there are agents. `tools` is all that the runner has, as it changes.
+/// The tool, if there are agents. `tools` is all that the runner has, as it changes; their calls pass `inner`.
 pub(crate) fn tool(
     providers: &[ProviderConfig],
     agents: &[AgentConfig],
     tools: watch::Receiver<Arc<[Tool]>>,
+    inner: Inner,
 ) -> Result<Option<Tool>, AgentConfigError> {
     config::check(providers, agents)?;
     for provider in providers {
@@ -119,8 +121,8 @@ pub(crate) fn tool(
     let Some(attempts) = agents.iter().map(|agent| agent.max_attempts).max() else { return Ok(None) };
     let definition = definition(&ready).to_string();
     let run = move |context: Context, arguments: bytes::Bytes| {
-        let (agents, tools) = (ready.clone(), tools.clone());
-        async move { ask(&agents, &tools, context, &arguments).await }
+        let (agents, tools, inner) = (ready.clone(), tools.clone(), inner.clone());
+        async move { ask(&agents, &tools, &inner, context, &arguments).await }
     };
     Ok(Some(Tool::raw(definition.as_bytes(), run).decides().on_interrupt(OnInterrupt::Resume).max_attempts(attempts)))
 }
@@ -150,6 +152,7 @@ fn definition(agents: &[Agent]) -> serde_json::Value {
 async fn ask(
     agents: &[Agent],
     tools: &watch::Receiver<Arc<[Tool]>>,
+    inner: &Inner,
     context: Context,
     arguments: &[u8],
 ) -> Result<Answer, Failure> {
@@ -165,7 +168,7 @@ async fn ask(
     // Whoever leaves it open need not wait for as long as an agent takes.
     context.become_task().await?;
     let toolbox = Toolbox::of(tools.borrow().iter(), |name| agent.may_use(name));
-    Run::new(agent, &context, toolbox, message).go().await
+    Run::new(agent, &context, inner, toolbox, message).go().await
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use longhaul_core::{Outcome, limits};
+use longhaul_core::{Outcome, Refusal, Target, limits};
+use longhaul_policy::Error;
 use longhaul_worker::{Answer, Context, Ended, Failure, JournalError, OnInterrupt, Status, Tool};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -14,7 +15,8 @@ use serde_json::{Map, Value, json};
 use super::config::Prices;
 use super::model::{Said, ToolAnswer, ToolCall, ToolSpec, Turn, Usage};
 use super::step::{End, Event, Next, State};
-use super::{Agent, Mind};
+use super::{ASK_AGENT, Agent, Mind};
+use crate::inner::Inner;
 
 /// Calls of one answer that are made at a time.
 const CALLS_AT_A_TIME: usize = 8;
@@ -22,6 +24,8 @@ const CALLS_AT_A_TIME: usize = 8;
 const TOOL_TEXT_BYTES_MAX: usize = 64 * 1024;
 /// The longest name that providers take for a tool.
 const TOOL_NAME_BYTES_MAX: usize = 64;
+/// The longest that it waits because a check says when to come back; a budget may say "next month".
+const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The member of a result's `_meta` that tells what a run has used.
 const USAGE: &str = "longhaul.dev/usage";
 
@@ -51,6 +55,7 @@ impl From<JournalError> for Halt {
 pub(super) struct Run<'a> {
     agent: &'a Agent,
     context: &'a Context,
+    inner: &'a Inner,
     tools: Toolbox,
     state: State,
 }
@@ -103,8 +108,14 @@ fn free(name: &str, taken: &HashMap<String, Tool>) -> String {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(agent: &'a Agent, context: &'a Context, tools: Toolbox, message: String) -> Self {
-        Self { agent, context, tools, state: State::new(message) }
+    pub(super) fn new(
+        agent: &'a Agent,
+        context: &'a Context,
+        inner: &'a Inner,
+        tools: Toolbox,
+        message: String,
+    ) -> Self {
+        Self { agent, context, inner, tools, state: State::new(message) }
     }
 
     /// Goes on from the journal until it is over.
@@ -176,7 +187,7 @@ impl<'a> Run<'a> {
     async fn call(&mut self, calls: Vec<usize>, worked: &impl Fn() -> u64) -> Result<(), Halt> {
         let (mut ready, mut once, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for at in calls {
-            match self.prepare(at) {
+            match self.prepare(at).await? {
                 Ok((tool, arguments)) => {
                     let is_idempotent =
                         tool.announce().is_ok_and(|tool| tool.retry.on_interrupt == OnInterrupt::Requeue);
@@ -199,24 +210,44 @@ impl<'a> Run<'a> {
             self.happened(Event::Begun { calls: once }).await?;
         }
         let (context, steps, mut left) = (self.context, self.state.steps(), ready.into_iter());
+        let inner = self.inner;
         let make = |(at, tool, arguments): (usize, Tool, Bytes)| async move {
             let key = format!("s{steps}-{at}");
-            (at, tool.run_within(context, &key, arguments, limits::PAYLOAD_BYTES_MAX).await)
+            let outcome = tool.run_within(context, &key, arguments, limits::PAYLOAD_BYTES_MAX).await;
+            let target = Target::Tool(tool.called().into());
+            let answer = match inner.release(context.principal(), &target, &outcome) {
+                Ok(released) => read(released.unwrap_or(outcome)),
+                Err(denied) => error(&denied.message),
+            };
+            (at, answer)
         };
         let mut running: FuturesUnordered<_> = left.by_ref().take(CALLS_AT_A_TIME).map(make).collect();
-        while let Some((call, outcome)) = running.next().await {
+        while let Some((call, answer)) = running.next().await {
             // A run that is over makes calls fail: that is not their answer.
             if let Status::Ended(ended) = self.context.status() {
                 return Err(ended.into());
             }
             running.extend(left.next().map(make));
-            self.happened(Event::Answered { call, answer: read(outcome), worked_ms: worked() }).await?;
+            self.happened(Event::Answered { call, answer, worked_ms: worked() }).await?;
         }
         Ok(())
     }
 
     /// The tool and the arguments of a call, or why it cannot be made: for the model to read.
-    fn prepare(&self, at: usize) -> Result<(Tool, Bytes), String> {
+    async fn prepare(&self, at: usize) -> Result<Result<(Tool, Bytes), String>, Halt> {
+        let (tool, arguments) = match self.named(at) {
+            Ok(named) => named,
+            Err(why) => return Ok(Err(why)),
+        };
+        let target = Target::Tool(tool.called().into());
+        let admit = async || self.inner.admit(self.context.principal(), target.clone(), arguments.clone()).await;
+        Ok(match self.insist(admit).await? {
+            Ok(admitted) => Ok((tool.clone(), admitted.arguments().clone())),
+            Err(error) => Err(format!("{} The call was not made.", refused(&error))),
+        })
+    }
+
+    fn named(&self, at: usize) -> Result<(&Tool, Bytes), String> {
         let Some(ToolCall { name, arguments, .. }) = self.state.call(at) else {
             return Err("There is no such call.".into());
         };
@@ -228,8 +259,22 @@ impl<'a> Run<'a> {
         };
         let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
         match serde_json::from_str::<Map<String, Value>>(arguments) {
-            Ok(_) => Ok((tool.clone(), Bytes::copy_from_slice(arguments.as_bytes()))),
+            Ok(_) => Ok((tool, Bytes::copy_from_slice(arguments.as_bytes()))),
             Err(why) => Err(format!("The arguments are no JSON object: {why}. The call was not made.")),
+        }
+    }
+
+    /// Asks the checks again where they say when to come back: the run has time.
+    async fn insist<T>(&self, ask: impl AsyncFn() -> Result<T, Error>) -> Result<Result<T, Error>, Halt> {
+        loop {
+            let asked = ask().await;
+            let after = match &asked {
+                Err(Error::Refused(Refusal::Denied(denied))) => denied.retry_after.filter(|after| *after <= WAIT_MAX),
+                Ok(_) | Err(_) => None,
+            };
+            let Some(after) = after else { return Ok(asked) };
+            self.tell(&format!("may go on in {} s", after.as_secs() + 1)).await?;
+            tokio::time::sleep(after).await;
         }
     }
 
@@ -303,6 +348,14 @@ pub(super) fn micro_usd(prices: &Prices, usage: &Usage) -> u64 {
         + cost(usage.cache_written, prices.cache_written)
         + cost(usage.output, prices.output);
     all.ceil() as u64
+}
+
+/// What a check said, as a sentence.
+fn refused(error: &Error) -> String {
+    match error {
+        Error::Refused(Refusal::Denied(denied)) => denied.message.clone(),
+        _ => "What may be done cannot be checked at the moment.".into(),
+    }
 }
 
 fn error(text: &str) -> ToolAnswer {

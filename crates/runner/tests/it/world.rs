@@ -217,7 +217,7 @@ impl World {
         worker_config.max_result_bytes = max_result_bytes;
         worker_config.resolver = Arc::new(Public);
         let worker = Worker::new(worker_config);
-        let runner = Runner::build(&config, |name| std::env::var_os(name), &worker, own).unwrap();
+        let runner = Runner::build(&config, |name| std::env::var_os(name), &worker, own, Arc::default()).unwrap();
         let runner = Arc::new(runner);
         let worker = tasks.spawn(async move { worker.run(drain_worker).await.unwrap() });
         let running = runner.clone();

@@ -194,13 +194,21 @@ impl Run {
     }
 
     fn over(&self, outcome: &Outcome) -> End {
+        let Asked { shared, principal, .. } = &self.asked;
+        match shared.release(principal, &self.wanted.target, outcome) {
+            Ok(outcome) => self.told(&outcome),
+            Err(denied) => self.denied(&Refusal::Denied(denied).into()),
+        }
+    }
+
+    fn told(&self, outcome: &Outcome) -> End {
         let body = self.asked.write(&Reply::CallOutcome { target: &self.wanted.target, outcome });
         let status = http_status(outcome_status(self.asked.dialect, outcome));
         End::Message { status, body, how: ended(outcome), task: None }
     }
 
     fn failed(&self, message: &str) -> End {
-        self.over(&Outcome::Error(CallError { code: code::INTERNAL, message: message.into(), data: None }))
+        self.told(&Outcome::Error(CallError { code: code::INTERNAL, message: message.into(), data: None }))
     }
 
     fn cut(&self) -> End {
@@ -286,9 +294,13 @@ impl Run {
             retry: Retry::default(),
         };
         let becoming = self.becoming.take().filter(|_| self.wanted.may_become_task);
-        let created = match becoming.and_then(|becoming| becoming.new_task(id, wish, claimed)) {
-            Some(task) => shared.tasks.create(task).await,
-            None => Err(Error::NotBegun("nobody asked for a task".into())),
+        let refused = becoming.as_ref().and_then(|becoming| shared.chain.create(becoming).err());
+        let created = match (refused, becoming.and_then(|becoming| becoming.new_task(id, wish, claimed))) {
+            (None, Some(task)) => shared.tasks.create(task).await,
+            (None, None) => Err(Error::NotBegun("nobody asked for a task".into())),
+            // No task has been stored.
+            (Some(Error::Unavailable(why) | Error::Fault(why)), _) => Err(Error::NotBegun(why)),
+            (Some(refusal), _) => Err(refusal),
         };
         let task = match created {
             Ok(task) => task,

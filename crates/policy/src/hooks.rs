@@ -1,0 +1,30 @@
+//! What the chain asks of parts that have their state elsewhere.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use longhaul_core::{Denied, Principal, Target};
+use longhaul_rpc::Error;
+
+/// Knows what operators have switched off.
+pub trait Switch: Send + Sync {
+    /// Whether calls of this target by this principal are switched off.
+    fn check(&self, principal: &Principal, target: &Target) -> Result<(), Denied>;
+}
+
+/// Knows what may still be spent.
+#[async_trait]
+pub trait Budget: Send + Sync {
+    /// Sets aside what a call costs; refused if there is not enough left.
+    async fn reserve(&self, principal: &Principal, target: &Target) -> Result<Arc<dyn Reserved>, Error>;
+}
+
+/// What a budget has set aside; dropped, it is given back unless it was spent.
+pub trait Reserved: Send + Sync + fmt::Debug {}
+
+/// Hears of refusals.
+pub trait Record: Send + Sync {
+    /// A call was refused, in the trace of this `traceparent`. Never waits.
+    fn refused(&self, principal: &Principal, target: &Target, denied: &Denied, traceparent: Option<&str>);
+}
