@@ -14,7 +14,7 @@ use longhaul_policy::cedar::{Action, Policies, Tags};
 use longhaul_policy::data::DataPolicies;
 use longhaul_policy::guardrails::{self, Guardrails};
 use longhaul_policy::rates::{Limits, Rate, Rates, RatesConfig};
-use longhaul_policy::{Aim, Call, Chain, Checks, Source};
+use longhaul_policy::{Aim, Call, Checks, Source};
 use longhaul_taskstore::SystemClock;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
@@ -295,8 +295,8 @@ mod tests {
         assert_eq!((webhook.deadline_ms, webhook.max_concurrent), (1000, 64));
         assert_eq!(webhook.on_failure, OnFailure::Closed);
         assert!(!toml::to_string(&config).unwrap().contains("secret"));
-        chain(&config, &LocalBus::new()).unwrap();
-        chain(&Config::default(), &DeafBus::new()).unwrap();
+        checks(&config, &LocalBus::new()).unwrap();
+        checks(&Config::default(), &DeafBus::new()).unwrap();
     }
 
     #[test]
@@ -315,7 +315,8 @@ mod tests {
                 "guardrails.webhook.token",
             ),
         ] {
-            let wrong = read(text).and_then(|config| chain(&config, &DeafBus::new())).unwrap_err().to_string();
+            let wrong =
+                read(text).and_then(|config| checks(&config, &DeafBus::new()).map(drop)).unwrap_err().to_string();
             assert!(wrong.contains(key), "{text}: {wrong}");
         }
     }

@@ -569,7 +569,7 @@ mod tests {
             ..longhaul_runner::Config::default()
         };
         let url = longhaul_worker::Config::connect("http://127.0.0.1:1", "a-token-for-the-tests").unwrap();
-        let runner = Runner::build(&config, |_| None, &Worker::new(url), Vec::<Offer>::new()).unwrap();
+        let runner = Runner::build(&config, |_| None, &Worker::new(url), Vec::<Offer>::new(), Arc::default()).unwrap();
         assert_eq!(missing(&runner), ["upstream files: is being started"]);
     }
 }

@@ -31,10 +31,8 @@ pub use answer::{QuestionKind, input_response};
 pub use canonical::canonical;
 pub use dialect::{Dialect, SUPPORTED_VERSIONS};
 pub use era::{Era, Header, Headers, era};
-pub use errors::{Denial, Rejection, Status, outcome_status};
 pub use errors::{Denial, Rejection, Status, outcome_status, withheld};
 pub use jsonrpc::{Malformed, Message, Params, RequestId, RpcError, Unanswered, error_body};
-pub use jsonrpc::{Malformed, Message, Params, RequestId, RpcError, error_body};
 pub use listed::listed;
 pub use reply::{Features, Reply};
 pub use request::{

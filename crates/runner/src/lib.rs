@@ -16,6 +16,4 @@ mod wrap;
 
 pub use agent::{ASK_AGENT, AgentConfig, AgentConfigError, Prices, ProviderConfig, SCRIPTED, Speech, demo};
 pub use config::{Config, ConfigError, Interrupted, Speaks, Support, ToolConfig, UPSTREAMS_MAX, UpstreamConfig};
-pub use config::{Config, ConfigError, Speaks, Support, ToolConfig, UPSTREAMS_MAX, UpstreamConfig};
 pub use runner::{BuildError, Runner, UpstreamStatus};
-pub use runner::{Runner, UpstreamStatus};

@@ -9,7 +9,6 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
 use longhaul_policy::Chain;
 use longhaul_worker::{Offer, Tool, Tools, Worker};
-use longhaul_worker::{Offer, Tools, Worker};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

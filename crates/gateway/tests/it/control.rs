@@ -108,7 +108,7 @@ async fn a_gateway_that_has_not_read_who_may_call_is_not_ready_and_refuses_nobod
     // What it has read holds while nobody can be asked.
     world.store.down.store(true, Ordering::SeqCst);
     assert_eq!(client.call("tools/list", json!({})).await.status(), 200);
-    assert!(status.is_ready() && status.stale().is_empty());
+    assert!(status.is_ready() && status.mentions().is_empty());
     drain.cancel();
 }
 

@@ -20,6 +20,7 @@ use longhaul_core::{
 };
 use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, Status};
 use longhaul_mcp::seal::Keyring;
+use longhaul_policy::Checks;
 use longhaul_rpc::{
     Answers, Asked, CallEvent, CallEvents, Calls, Changes, Control, CredentialChange, CredentialInfo, Error,
     Invocation, KeyDigest, Links, NewCredential, Page, Position, Resume, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server,

@@ -175,6 +175,10 @@ impl<'a> Run<'a> {
     }
 
     async fn ask(&self, tokens_max: u64) -> Result<Said, Halt> {
+        let itself = Target::Tool(ASK_AGENT.into());
+        while let Err(error) = self.inner.go_on(self.context.principal(), &itself) {
+            self.wait_out(error).await?.map_err(|error| Halt::Failed(refused(&error)))?;
+        }
         let turn =
             Turn { system: &self.agent.system, tools: &self.tools.specs, history: self.state.history(), tokens_max };
         match &self.agent.mind {
@@ -240,11 +244,16 @@ impl<'a> Run<'a> {
             Err(why) => return Ok(Err(why)),
         };
         let target = Target::Tool(tool.called().into());
-        let admit = async || self.inner.admit(self.context.principal(), target.clone(), arguments.clone()).await;
-        Ok(match self.insist(admit).await? {
-            Ok(admitted) => Ok((tool.clone(), admitted.arguments().clone())),
-            Err(error) => Err(format!("{} The call was not made.", refused(&error))),
-        })
+        loop {
+            match self.inner.admit(self.context.principal(), target.clone(), arguments.clone()).await {
+                Ok(admitted) => return Ok(Ok((tool.clone(), admitted.arguments().clone()))),
+                Err(error) => {
+                    if let Err(error) = self.wait_out(error).await? {
+                        return Ok(Err(format!("{} The call was not made.", refused(&error))));
+                    }
+                }
+            }
+        }
     }
 
     fn named(&self, at: usize) -> Result<(&Tool, Bytes), String> {
@@ -264,18 +273,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Asks the checks again where they say when to come back: the run has time.
-    async fn insist<T>(&self, ask: impl AsyncFn() -> Result<T, Error>) -> Result<Result<T, Error>, Halt> {
-        loop {
-            let asked = ask().await;
-            let after = match &asked {
-                Err(Error::Refused(Refusal::Denied(denied))) => denied.retry_after.filter(|after| *after <= WAIT_MAX),
-                Ok(_) | Err(_) => None,
-            };
-            let Some(after) = after else { return Ok(asked) };
-            self.tell(&format!("may go on in {} s", after.as_secs() + 1)).await?;
-            tokio::time::sleep(after).await;
-        }
+    /// Waits where a check says when to come back, since the run has time; an error it cannot wait for it gives back.
+    async fn wait_out(&self, error: Error) -> Result<Result<(), Error>, Halt> {
+        let Error::Refused(Refusal::Denied(denied)) = &error else { return Ok(Err(error)) };
+        let Some(after) = denied.retry_after.filter(|after| *after <= WAIT_MAX) else { return Ok(Err(error)) };
+        self.tell(&format!("may go on in {} s", after.as_secs() + 1)).await?;
+        tokio::time::sleep(after).await;
+        Ok(Ok(()))
     }
 
     /// Writes down what has happened, and only then goes on from it.
