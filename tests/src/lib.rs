@@ -4,6 +4,7 @@
 pub mod capture;
 pub mod client;
 pub mod database;
+pub mod issuer;
 pub mod modern;
 pub mod processes;
 pub mod schema;
