@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::callers::callers;
 use crate::check;
 use crate::config::{Config, CredentialConfig, Wrong, secret};
 use crate::keys::{self, Keys};
@@ -415,7 +416,7 @@ pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
     parts
         .play(notice, async |config, readiness, drain| {
             check::role(check::Role::Gateway, &config)?;
-            let (auth, keys) = (authenticator(&config.gateway.credentials)?, keys(&config)?);
+            let (auth, keys) = (callers(&config)?, keys(&config)?);
             let listener = listen("gateway.listen", config.gateway.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "gateway");
             let (status, running) = Site::new(config)?.gateway(auth, keys, listener, drain)?;

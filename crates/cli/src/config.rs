@@ -14,6 +14,8 @@ use longhaul_runner::{AgentConfig, ProviderConfig, UpstreamConfig};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::callers::{IssuerConfig, ToolRules};
+
 /// The environment variable that names the config file.
 pub const FILE_VARIABLE: &str = "LONGHAUL_CONFIG";
 /// What the names of our variables begin with.
@@ -85,6 +87,8 @@ pub struct Config {
     pub taskstore: TaskstoreConfig,
     /// The agent-runner.
     pub runner: RunnerConfig,
+    /// Rules of single tools, by name.
+    pub tools: BTreeMap<String, ToolRules>,
 }
 
 /// How log lines look.
@@ -119,6 +123,10 @@ pub struct GatewayConfig {
     pub task_shortcut_ms: u64,
     /// Who may call, besides those that have a credential in the task-store.
     pub credentials: Vec<CredentialConfig>,
+    /// Where clients reach the gateway, without `/mcp`; needed for issuers: their tokens are made for this server alone.
+    pub public_url: Option<String>,
+    /// Who vouches for callers.
+    pub issuers: Vec<IssuerConfig>,
 }
 
 /// `[[gateway.credentials]]`: a bearer key and whose it is; either `agent`, or `app` and `person`.
@@ -216,6 +224,7 @@ impl Default for Config {
             gateway: GatewayConfig::default(),
             taskstore: TaskstoreConfig::default(),
             runner: RunnerConfig::default(),
+            tools: BTreeMap::new(),
         }
     }
 }
@@ -231,6 +240,8 @@ impl Default for GatewayConfig {
             tools_page: 100,
             task_shortcut_ms: 0,
             credentials: Vec::new(),
+            public_url: None,
+            issuers: Vec::new(),
         }
     }
 }

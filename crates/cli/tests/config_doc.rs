@@ -48,6 +48,7 @@ fn table(page: &mut String, title: &str, keys: &[(String, String)], defaults: Op
 #[test]
 fn the_page_lists_every_key() {
     let cli = include_str!("../src/config.rs");
+    let callers = include_str!("../src/callers.rs");
     let runner = include_str!("../../runner/src/config.rs");
     let defaults = toml::Value::try_from(Config::default()).unwrap();
     let mut page = HEAD.to_owned();
@@ -58,6 +59,8 @@ fn the_page_lists_every_key() {
         table(&mut page, &format!("`[{title}]`"), &keys(cli, structure), defaults.get(title));
     }
     table(&mut page, "`[[gateway.credentials]]`", &keys(cli, "CredentialConfig"), None);
+    table(&mut page, "`[[gateway.issuers]]`", &keys(callers, "IssuerConfig"), None);
+    table(&mut page, "`[tools.NAME]`", &keys(callers, "ToolRules"), None);
     table(&mut page, "`[[runner.upstreams]]`", &keys(runner, "UpstreamConfig"), None);
     table(&mut page, "`[runner.upstreams.tools.NAME]`", &keys(runner, "ToolConfig"), None);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CONFIG.md");

@@ -24,7 +24,6 @@ use tracing::Instrument as _;
 use tracing::field::{Empty, display};
 
 use crate::Shared;
-use crate::credentials::Known;
 use crate::doors::Doors;
 use crate::http::{
     Accepts, Read, Shown, accepted, discard, is_json, json, last, malformed, method_not_allowed, not_acceptable, read,

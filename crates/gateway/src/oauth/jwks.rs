@@ -345,9 +345,7 @@ fn may_dial(ip: IpAddr) -> bool {
         IpAddr::V4(ip) => {
             !(ip.is_loopback() || ip.is_link_local() || ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast())
         }
-        IpAddr::V6(ip) => {
-            !(ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast())
-        }
+        IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast()),
     }
 }
 
@@ -359,7 +357,8 @@ impl Resolve for Public {
         Box::pin(async move {
             let all: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             let here = name.as_str() == "localhost";
-            let good: Vec<_> = all.into_iter().filter(|at| may_dial(at.ip()) || here && at.ip().is_loopback()).collect();
+            let good: Vec<_> =
+                all.into_iter().filter(|at| may_dial(at.ip()) || here && at.ip().is_loopback()).collect();
             if good.is_empty() {
                 return Err("its name has no address that may be an issuer's".into());
             }

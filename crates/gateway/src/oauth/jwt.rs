@@ -96,7 +96,8 @@ pub(super) fn read(token: &str) -> Result<Unproven<'_>, Bad> {
         return Err(Bad("crit"));
     }
     // A token of another kind is not for access, whoever has signed it (RFC 8725, section 3.11).
-    let is_access = |typ: &String| ["jwt", "at+jwt", "application/at+jwt"].iter().any(|ok| typ.eq_ignore_ascii_case(ok));
+    let is_access =
+        |typ: &String| ["jwt", "at+jwt", "application/at+jwt"].iter().any(|ok| typ.eq_ignore_ascii_case(ok));
     if !header.typ.as_ref().is_none_or(is_access) {
         return Err(Bad("typ"));
     }
@@ -205,7 +206,8 @@ mod tests {
     }
 
     fn claims(change: &Value) -> Value {
-        let mut claims = json!({"iss": "https://i.example", "sub": "p", "aud": "https://r.example/mcp", "exp": 1000, "azp": "a"});
+        let mut claims =
+            json!({"iss": "https://i.example", "sub": "p", "aud": "https://r.example/mcp", "exp": 1000, "azp": "a"});
         for (key, value) in change.as_object().unwrap() {
             claims[key] = value.clone();
         }

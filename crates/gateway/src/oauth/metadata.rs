@@ -68,7 +68,13 @@ mod tests {
         ] {
             assert_eq!(resource(public_url).as_deref(), Some(name));
         }
-        for bad in ["mcp.example", "http://mcp.example", "https://mcp.example/x", "https://mcp.example/?a", "https://u@mcp.example"] {
+        for bad in [
+            "mcp.example",
+            "http://mcp.example",
+            "https://mcp.example/x",
+            "https://mcp.example/?a",
+            "https://u@mcp.example",
+        ] {
             assert_eq!(resource(bad), None, "{bad}");
         }
         assert_eq!(url("https://mcp.example/mcp"), "https://mcp.example/.well-known/oauth-protected-resource/mcp");

@@ -488,7 +488,9 @@ mod tests {
         let fixed = |name: &str| Tenant::Fixed(TenantId::new(name));
         assert!(build(vec![issuer("https://a.example", fixed("t")), issuer("https://b.example", fixed("u"))]).is_ok());
         assert!(build(vec![issuer("https://a.example", claim(&[]))]).is_ok());
-        assert!(build(vec![issuer("https://a.example", claim(&["t"])), issuer("https://b.example", fixed("u"))]).is_ok());
+        assert!(
+            build(vec![issuer("https://a.example", claim(&["t"])), issuer("https://b.example", fixed("u"))]).is_ok()
+        );
         for other in [fixed("t"), claim(&["u", "t"]), claim(&[])] {
             let both = vec![issuer("https://a.example", fixed("t")), issuer("https://b.example", other)];
             assert!(matches!(build(both), Err(BadIssuer::Issuer(name, _)) if name == "https://b.example"));

@@ -128,7 +128,8 @@ async fn whoever_has_no_token_learns_where_to_get_one() {
     }
     let without = format!(r#"Bearer realm="longhaul", scope="mcp:tools", resource_metadata="{METADATA}""#);
     for method in ["POST", "GET", "DELETE"] {
-        let request = format!("{method} /mcp?access_token=x HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\n\r\n", guarded.at);
+        let request =
+            format!("{method} /mcp?access_token=x HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\n\r\n", guarded.at);
         let mut connection = Connection::open(guarded.at).await;
         connection.send(request.as_bytes()).await;
         let answer = connection.answer().await.unwrap();
@@ -161,7 +162,10 @@ async fn a_good_token_makes_its_person_in_its_app_the_caller_beside_keys_of_ours
         (key.sign(&guarded.claims(&issuer, 600, json!({"sub": "PAT\u{200b}"}))), person("app", "PAT\u{200b}")),
         (key.sign(&guarded.claims(&issuer, 600, json!({"azp": null, "client_id": "b"}))), person("b", "pat")),
         (key.sign(&guarded.claims(&issuer, 600, json!({"scope": null, "scp": ["x", "mcp"]}))), person("app", "pat")),
-        (key.sign_under(&json!({"alg": "ES256", "kid": "k1"}), &guarded.claims(&issuer, 600, json!({}))), person("app", "pat")),
+        (
+            key.sign_under(&json!({"alg": "ES256", "kid": "k1"}), &guarded.claims(&issuer, 600, json!({}))),
+            person("app", "pat"),
+        ),
         (key.sign_under(&json!({"alg": "ES256"}), &guarded.claims(&issuer, 600, json!({}))), person("app", "pat")),
         (ALICE.to_owned(), world::alice()),
     ] {
@@ -197,7 +201,10 @@ async fn a_token_that_is_wrong_in_any_way_is_not_let_in() {
         ("none with a signature", format!("{}.{signature}", unsigned(&json!({"alg": "none", "kid": "k1"}), &good))),
         ("NONE", format!("{}.", unsigned(&json!({"alg": "NONE"}), &good))),
         ("hmac with the public key", hmac(&rsa.public_der(), &json!({"alg": "HS256", "kid": "k2"}), &good)),
-        ("hmac with the published key", hmac(rsa.jwk().to_string().as_bytes(), &json!({"alg": "HS256", "kid": "k2"}), &good)),
+        (
+            "hmac with the published key",
+            hmac(rsa.jwk().to_string().as_bytes(), &json!({"alg": "HS256", "kid": "k2"}), &good),
+        ),
         ("hmac with nothing", hmac(b"", &json!({"alg": "HS256"}), &good)),
         ("hmac said to be RS256", hmac(&rsa.public_der(), &json!({"alg": "RS256", "kid": "k2"}), &good)),
         ("an algorithm not of the issuer", under(json!({"alg": "ES384", "kid": "k1"}))),
@@ -207,7 +214,10 @@ async fn a_token_that_is_wrong_in_any_way_is_not_let_in() {
         ("SQL as a name", under(json!({"alg": "ES256", "kid": "' UNION SELECT"}))),
         ("an empty name", under(json!({"alg": "ES256", "kid": ""}))),
         ("a key of its own", stranger.sign_under(&json!({"alg": "ES256", "kid": "k1", "jwk": stranger.jwk()}), &good)),
-        ("a key elsewhere", stranger.sign_under(&json!({"alg": "ES256", "kid": "k1", "jku": format!("{}/keys", issuer.url)}), &good)),
+        (
+            "a key elsewhere",
+            stranger.sign_under(&json!({"alg": "ES256", "kid": "k1", "jku": format!("{}/keys", issuer.url)}), &good),
+        ),
         ("critical", under(json!({"alg": "ES256", "kid": "k1", "crit": ["x"]}))),
         ("another kind of token", under(json!({"alg": "ES256", "kid": "k1", "typ": "logout+jwt"}))),
         ("a stranger's signature", stranger.sign(&good)),
@@ -267,7 +277,9 @@ async fn a_token_that_does_not_go_far_enough_is_told_all_that_the_call_needs() {
     let guarded = Guarded::start(config(vec![issuer_config(&issuer)])).await;
     let with = |scope: &str| key.sign(&guarded.claims(&issuer, 600, json!({"scope": scope})));
     let insufficient = |scopes: &str| {
-        format!(r#"Bearer realm="longhaul", error="insufficient_scope", scope="{scopes}", resource_metadata="{METADATA}""#)
+        format!(
+            r#"Bearer realm="longhaul", error="insufficient_scope", scope="{scopes}", resource_metadata="{METADATA}""#
+        )
     };
     for scope in ["", "openid", "mcp:toolsmith", "mcp:tool"] {
         let answer = guarded.ask(&with(scope)).await;
@@ -323,11 +335,9 @@ async fn each_issuer_vouches_for_its_own_tenant_only() {
 async fn ten_thousand_names_of_keys_are_worth_two_fetches() {
     let key = Key::ec("k1");
     let issuer = Issuer::start(&[&key]).await;
-    let guarded = Guarded::start(OAuthConfig {
-        fetch_again: Duration::from_millis(200),
-        ..config(vec![issuer_config(&issuer)])
-    })
-    .await;
+    let guarded =
+        Guarded::start(OAuthConfig { fetch_again: Duration::from_millis(200), ..config(vec![issuer_config(&issuer)]) })
+            .await;
     guarded.hello(guarded.good(&issuer, &key)).await;
     assert_eq!(issuer.fetches(), 1);
     tokio::time::sleep(Duration::from_millis(250)).await;
