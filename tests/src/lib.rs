@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a broken harness may as well panic")]
 
 pub mod capture;
+pub mod certificates;
 pub mod client;
 pub mod database;
 pub mod issuer;

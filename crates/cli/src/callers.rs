@@ -147,5 +147,9 @@ mod tests {
             let Err(Wrong(what)) = build(&good.replace(from, to)) else { panic!("{to}") };
             assert!(what.contains(says), "{what}");
         }
+        assert!(
+            matches!(build(include_str!("../../../deploy/longhaul.toml")), Ok(Authenticator::OAuth(..))),
+            "the sample"
+        );
     }
 }

@@ -15,6 +15,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::callers::{IssuerConfig, ToolRules};
+use crate::services::{ServiceTokensConfig, TlsConfig};
 
 /// The environment variable that names the config file.
 pub const FILE_VARIABLE: &str = "LONGHAUL_CONFIG";
@@ -62,6 +63,10 @@ pub struct Config {
     pub service_token: Option<SecretString>,
     /// A file with it: one token a line, the present one first, the others still accepted.
     pub service_token_file: Option<PathBuf>,
+    /// Tokens of single roles, in place of the one of all.
+    pub service_tokens: ServiceTokensConfig,
+    /// Mutual TLS between the roles.
+    pub tls: TlsConfig,
     /// Where gateways and workers find the task-store. Given twice, an address gets two connections.
     pub taskstore_urls: Vec<String>,
     /// Redis, for hints between replicas; without it they stay in the process, and replicas re-read every 2 s.
@@ -173,7 +178,7 @@ pub struct RunnerConfig {
     pub name: Option<String>,
     /// Where gateways reach it for calls that are not tasks.
     pub worker_listen: SocketAddr,
-    /// The URL that gateways are told; without it, `http://` and `worker_listen`.
+    /// The URL that gateways are told; without it, `http://` (`https://` with `[tls]`) and `worker_listen`.
     pub worker_advertise_url: Option<String>,
     /// Tasks at a time.
     pub slots: u32,
@@ -212,6 +217,8 @@ impl Default for Config {
             seal_keys_file: None,
             service_token: None,
             service_token_file: None,
+            service_tokens: ServiceTokensConfig::default(),
+            tls: TlsConfig::default(),
             taskstore_urls: vec!["http://127.0.0.1:50051".into()],
             redis_url: None,
             redis_url_file: None,

@@ -9,6 +9,7 @@ mod dev;
 pub mod keys;
 pub mod management;
 pub mod role;
+pub mod services;
 pub mod shutdown;
 mod switch;
 pub mod telemetry;

@@ -49,6 +49,7 @@ fn table(page: &mut String, title: &str, keys: &[(String, String)], defaults: Op
 fn the_page_lists_every_key() {
     let cli = include_str!("../src/config.rs");
     let callers = include_str!("../src/callers.rs");
+    let services = include_str!("../src/services.rs");
     let runner = include_str!("../../runner/src/config.rs");
     let defaults = toml::Value::try_from(Config::default()).unwrap();
     let mut page = HEAD.to_owned();
@@ -60,6 +61,8 @@ fn the_page_lists_every_key() {
     }
     table(&mut page, "`[[gateway.credentials]]`", &keys(cli, "CredentialConfig"), None);
     table(&mut page, "`[[gateway.issuers]]`", &keys(callers, "IssuerConfig"), None);
+    table(&mut page, "`[service_tokens]`", &keys(services, "ServiceTokensConfig"), None);
+    table(&mut page, "`[tls]`", &keys(services, "TlsConfig"), None);
     table(&mut page, "`[tools.NAME]`", &keys(callers, "ToolRules"), None);
     table(&mut page, "`[[runner.upstreams]]`", &keys(runner, "UpstreamConfig"), None);
     table(&mut page, "`[runner.upstreams.tools.NAME]`", &keys(runner, "ToolConfig"), None);
