@@ -41,6 +41,7 @@ mod offers;
 mod replicas;
 mod result;
 mod rmcp;
+mod services;
 mod session;
 mod settings;
 mod streams;

@@ -2,8 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "a broken harness may as well panic")]
 
 pub mod capture;
+pub mod certificates;
 pub mod client;
 pub mod database;
+pub mod issuer;
 pub mod modern;
 pub mod processes;
 pub mod schema;

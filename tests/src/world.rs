@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use longhaul_bus::{Bus, DeafBus, LocalBus, RedisBus};
-use longhaul_cli::compose::{Running, Site, authenticator};
+use longhaul_cli::callers::callers;
+use longhaul_cli::compose::{Running, Site};
 use longhaul_cli::config::{Config, CredentialConfig};
 use longhaul_core::{LogLevel, TaskSupport};
 use longhaul_mcp::seal::Keyring;
@@ -373,7 +374,7 @@ impl World {
         let drain = CancellationToken::new();
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-        let auth = authenticator(&self.config.gateway.credentials).unwrap();
+        let auth = callers(&self.config).unwrap();
         let (status, running) = self.site().gateway(auth, keyring(), listener, drain.clone()).unwrap();
         self.run(name, drain, running);
         tokio::time::timeout(PATIENCE, status.offering()).await.unwrap();

@@ -47,6 +47,8 @@ pub struct RateLimitsConfig {
 pub struct ToolConfig {
     /// What policies may know it by: `resource.tags.contains("money")`.
     pub tags: Vec<String>,
+    /// The scopes that a token needs to call it, beside those that every request needs.
+    pub scopes: Vec<String>,
 }
 
 /// `[guardrails]`: what the arguments of a call may be; 0 is no limit.

@@ -6,7 +6,7 @@ use longhaul_rpc::client;
 use secrecy::ExposeSecret as _;
 
 use crate::config::{Config, Wrong};
-use crate::{compose, telemetry};
+use crate::{callers, compose, services, telemetry};
 
 /// A role that a config is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,18 +35,31 @@ impl Role {
 /// What is asked, and which roles ask it.
 type Check = (fn(&Config) -> Result<(), Wrong>, &'static [Role]);
 
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 14] = [
     (|config| telemetry::filter(&config.log).map(drop), &[Gateway, Taskstore, Runner]),
-    (|config| compose::authenticator(&config.gateway.credentials).map(drop), &[Gateway]),
+    (|config| callers::callers(config).map(drop), &[Gateway]),
     (allow_lists, &[Gateway]),
     (database_url, &[Taskstore]),
     (|config| compose::advertise_url(config, config.runner.worker_listen).map(drop), &[Runner]),
     (upstreams, &[Runner]),
-    (|config| compose::service_token(config).map(drop), &[Gateway, Taskstore, Runner]),
+    (any_token, &[Gateway, Taskstore, Runner]),
+    (|config| tokens(config, Gateway), &[Gateway]),
+    (|config| tokens(config, Taskstore), &[Taskstore]),
+    (|config| tokens(config, Runner), &[Runner]),
+    (|config| services::tls(config).map(drop), &[Gateway, Taskstore, Runner]),
     (taskstore_urls, &[Gateway, Runner]),
     (redis_url, &[Gateway, Taskstore, Runner]),
     (|config| compose::keys(config).map(drop), &[Gateway, Taskstore]),
 ];
+
+/// What every role misses is said once.
+fn any_token(config: &Config) -> Result<(), Wrong> {
+    if services::has_tokens(config) { Ok(()) } else { services::tokens(config, None).map(drop) }
+}
+
+fn tokens(config: &Config, role: Role) -> Result<(), Wrong> {
+    if services::has_tokens(config) { services::tokens(config, Some(role)).map(drop) } else { Ok(()) }
+}
 
 fn allow_lists(config: &Config) -> Result<(), Wrong> {
     let gateway = &config.gateway;
@@ -101,8 +114,7 @@ mod tests {
     fn each_role_is_stopped_by_what_it_needs_and_by_nothing_else() {
         let missing = wrong(&[]);
         for (key, roles) in [
-            ("gateway.credentials", &["gateway"][..]),
-            ("taskstore.database_url", &["taskstore"]),
+            ("taskstore.database_url", &["taskstore"][..]),
             ("runner.worker_advertise_url", &["runner"]),
             ("service_token_file", &["gateway", "taskstore", "runner"]),
             ("seal_keys_file", &["gateway", "taskstore"]),
@@ -111,13 +123,16 @@ mod tests {
             assert_eq!(found.len(), 1, "{key}: {missing:?}");
             assert_eq!(found[0].0, roles, "{key}");
         }
-        assert_eq!(missing.len(), 5, "{missing:?}");
+        assert_eq!(missing.len(), 4, "{missing:?}");
         for (set, roles) in [
             ("log=a=b=c", &["gateway", "taskstore", "runner"][..]),
             ("gateway.allowed_origins=[name]", &["gateway"]),
             ("gateway.allowed_hosts=[https://name]", &["gateway"]),
             ("taskstore_urls=[name:50051]", &["gateway", "runner"]),
             ("taskstore_urls=[]", &["gateway", "runner"]),
+            ("service_token=short", &["gateway"]),
+            ("service_token=short", &["taskstore"]),
+            ("tls.cert_file=x", &["gateway", "taskstore", "runner"]),
             ("redis_url=http://x", &["gateway", "taskstore", "runner"]),
             ("taskstore.database_url=mysql://x", &["taskstore"]),
         ] {
@@ -138,7 +153,7 @@ mod tests {
         ];
         let config = read(None, [], &set, &[]).unwrap();
         role(Taskstore, &config).unwrap();
-        assert!(role(Gateway, &config).unwrap_err().0.starts_with("gateway.credentials"));
+        role(Gateway, &config).unwrap();
         assert!(role(Runner, &config).unwrap_err().0.starts_with("runner.worker_advertise_url"));
     }
 }

@@ -24,11 +24,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission;
+use crate::callers::callers;
 use crate::check;
 use crate::config::{Config, CredentialConfig, Wrong, secret};
 use crate::keys::{self, Keys};
 use crate::management::{self, Readiness};
-use crate::shutdown;
+use crate::{services, shutdown};
 
 /// A lease lasts this many heartbeats.
 const HEARTBEATS_PER_LEASE: u32 = 3;
@@ -62,10 +63,16 @@ pub struct Site {
 }
 
 impl Site {
-    /// The site that the config describes.
+    /// The site that the config describes, to an operator's eyes.
     pub fn new(config: Arc<Config>) -> anyhow::Result<Self> {
-        let (token, bus) = (service_token(&config)?, bus(&config)?);
-        Ok(Self { config, links: Links::default(), token, bus })
+        Self::playing(None, config)
+    }
+
+    /// The site that the config describes, as a role sees it, or an operator.
+    pub fn playing(role: Option<check::Role>, config: Arc<Config>) -> anyhow::Result<Self> {
+        let (token, links) = (services::tokens(&config, role)?, Links::default().with_tls(services::tls(&config)?));
+        let bus = bus(&config)?;
+        Ok(Self { config, links, token, bus })
     }
 
     fn target(&self) -> Target {
@@ -117,6 +124,7 @@ impl Site {
         let store = TaskStore::build(config, self.bus.clone(), keys.ring()).await?;
         let offered = Arc::new(store.clone());
         let server = Server::new(self.token.clone(), self.target().payload_bytes_max, drain.clone())
+            .with_tls(self.links.tls())
             .tasks(offered.clone())
             .work(offered.clone())
             .control(offered);
@@ -177,7 +185,7 @@ impl Site {
             control: Arc::new(ControlClient::new(&target)?),
             bus: self.bus.clone(),
             links: self.links.clone(),
-            token: self.token.clone(),
+            token: self.token.to_workers(),
             keyring: keys.ring(),
             auth,
             clock: Arc::new(SystemClock),
@@ -261,16 +269,6 @@ impl Site {
     }
 }
 
-/// What the roles show one another.
-pub(crate) fn service_token(config: &Config) -> Result<ServiceToken, Wrong> {
-    let token = secret("service_token", config.service_token.as_ref(), config.service_token_file.as_deref())?;
-    let token = token.ok_or_else(|| {
-        Wrong("service_token_file is needed: what the roles show one another, at least 16 characters".into())
-    })?;
-    let lines = token.expose_secret().lines().map(str::trim).filter(|line| !line.is_empty());
-    ServiceToken::new(lines).map_err(|error| Wrong(format!("service_token: {error}")))
-}
-
 /// Where hints go, if that is Redis.
 pub(crate) fn redis_url(config: &Config) -> Result<Option<SecretString>, Wrong> {
     secret("redis_url", config.redis_url.as_ref(), config.redis_url_file.as_deref())
@@ -293,15 +291,16 @@ pub(crate) fn advertise_url(config: &Config, address: SocketAddr) -> Result<Stri
         None if address.ip().is_unspecified() => {
             Err(Wrong("runner.worker_advertise_url is needed: the URL under which gateways reach this worker".into()))
         }
+        None if config.tls.cert_file.is_some() => Ok(format!("https://{address}")),
         None => Ok(format!("http://{address}")),
     }
 }
 
 /// The task-store's control state, for an operator.
 pub(crate) fn control(config: Arc<Config>) -> anyhow::Result<ControlClient> {
-    let token = service_token(&config)?;
+    let (token, links) = (services::tokens(&config, None)?, Links::default().with_tls(services::tls(&config)?));
     // An operator's command needs no hints.
-    let site = Site { config, links: Links::default(), token, bus: Arc::new(LocalBus::alone()) };
+    let site = Site { config, links, token, bus: Arc::new(LocalBus::alone()) };
     Ok(ControlClient::new(&site.target())?)
 }
 
@@ -425,10 +424,12 @@ pub async fn gateway(parts: Parts) -> anyhow::Result<()> {
     parts
         .play(notice, async |config, readiness, drain| {
             check::role(check::Role::Gateway, &config)?;
-            let (auth, keys) = (authenticator(&config.gateway.credentials)?, keys(&config)?);
+            let (auth, keys) = (callers(&config)?, keys(&config)?);
             let listener = listen("gateway.listen", config.gateway.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "gateway");
-            let (status, running) = Site::new(config)?.gateway(auth, keys, listener, drain)?;
+            let site = Site::playing(Some(check::Role::Gateway), config.clone())?;
+            let (status, running) = site.gateway(auth, keys, listener, drain)?;
+            let running = services::following(&config, site.links.tls(), running)?;
             let known = status.clone();
             readiness.mention(move || known.mentions());
             readiness.check("task-store", move || {
@@ -448,7 +449,7 @@ pub async fn taskstore(parts: Parts) -> anyhow::Result<()> {
             check::role(check::Role::Taskstore, &config)?;
             let database = database_url(&config)?;
             let deadline = Duration::from_secs(config.drain_deadline_s);
-            let site = Site::new(config.clone())?;
+            let site = Site::playing(Some(check::Role::Taskstore), config.clone())?;
             let keys = keys(&config)?;
             let listener = listen("taskstore.listen", config.taskstore.listen).await?;
             tracing::info!(address = %listener.local_addr()?, "task-store");
@@ -470,7 +471,8 @@ pub async fn taskstore(parts: Parts) -> anyhow::Result<()> {
                     never = readiness.tell(health) => match never {},
                 }
             };
-            Ok(Box::pin(shutdown::within(deadline, drain, running)) as Running)
+            let running = Box::pin(shutdown::within(deadline, drain, running)) as Running;
+            Ok(services::following(&config, site.links.tls(), running)?)
         })
         .await
 }
@@ -486,7 +488,9 @@ pub async fn runner(parts: Parts) -> anyhow::Result<()> {
             let advertise_url = advertise_url(&config, address)?;
             tracing::info!(%address, advertise_url, "runner");
             let listening = Listening { listener: Listener::Tcp(listener), advertise_url };
-            let (attached, upstreams, running) = Site::new(config)?.wrapping_runner(Vec::new(), listening, drain)?;
+            let site = Site::playing(Some(check::Role::Runner), config.clone())?;
+            let (attached, upstreams, running) = site.wrapping_runner(Vec::new(), listening, drain)?;
+            let running = services::following(&config, site.links.tls(), running)?;
             let rules = upstreams.clone();
             readiness.mention(move || rules.mentions());
             readiness.mention(move || missing(&upstreams));

@@ -15,6 +15,8 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::admission::{GuardrailsConfig, RateLimitsConfig, ToolConfig};
+use crate::callers::IssuerConfig;
+use crate::services::{ServiceTokensConfig, TlsConfig};
 
 /// The environment variable that names the config file.
 pub const FILE_VARIABLE: &str = "LONGHAUL_CONFIG";
@@ -62,6 +64,10 @@ pub struct Config {
     pub service_token: Option<SecretString>,
     /// A file with it: one token a line, the present one first, the others still accepted.
     pub service_token_file: Option<PathBuf>,
+    /// Tokens of single roles, in place of the one of all.
+    pub service_tokens: ServiceTokensConfig,
+    /// Mutual TLS between the roles.
+    pub tls: TlsConfig,
     /// Where gateways and workers find the task-store. Given twice, an address gets two connections.
     pub taskstore_urls: Vec<String>,
     /// Redis, for hints between replicas; without it they stay in the process, and replicas re-read every 2 s.
@@ -85,7 +91,7 @@ pub struct Config {
     pub policy_dir: Option<PathBuf>,
     /// Which data may pass in arguments and results (TOML).
     pub data_policies_file: Option<PathBuf>,
-    /// What policies know of tools, by the tools' names.
+    /// What is decided about single tools, by the tools' names.
     pub tools: BTreeMap<String, ToolConfig>,
     /// How often.
     pub rate_limits: RateLimitsConfig,
@@ -133,6 +139,10 @@ pub struct GatewayConfig {
     pub replicas: u32,
     /// Who may call, besides those that have a credential in the task-store.
     pub credentials: Vec<CredentialConfig>,
+    /// Where clients reach the gateway, without `/mcp`; needed for issuers: their tokens are made for this server alone.
+    pub public_url: Option<String>,
+    /// Who vouches for callers.
+    pub issuers: Vec<IssuerConfig>,
 }
 
 /// `[[gateway.credentials]]`: a bearer key and whose it is; either `agent`, or `app` and `person`.
@@ -179,7 +189,7 @@ pub struct RunnerConfig {
     pub name: Option<String>,
     /// Where gateways reach it for calls that are not tasks.
     pub worker_listen: SocketAddr,
-    /// The URL that gateways are told; without it, `http://` and `worker_listen`.
+    /// The URL that gateways are told; without it, `http://` (`https://` with `[tls]`) and `worker_listen`.
     pub worker_advertise_url: Option<String>,
     /// Tasks at a time.
     pub slots: u32,
@@ -218,6 +228,8 @@ impl Default for Config {
             seal_keys_file: None,
             service_token: None,
             service_token_file: None,
+            service_tokens: ServiceTokensConfig::default(),
+            tls: TlsConfig::default(),
             taskstore_urls: vec!["http://127.0.0.1:50051".into()],
             redis_url: None,
             redis_url_file: None,
@@ -251,6 +263,8 @@ impl Default for GatewayConfig {
             task_shortcut_ms: 0,
             replicas: 2,
             credentials: Vec::new(),
+            public_url: None,
+            issuers: Vec::new(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Compose roles into processes: config, telemetry, start-up, drain, and `longhaul dev`.
 
 pub mod admission;
+pub mod callers;
 pub mod check;
 pub mod compose;
 pub mod config;
@@ -9,6 +10,7 @@ mod dev;
 pub mod keys;
 pub mod management;
 pub mod role;
+pub mod services;
 pub mod shutdown;
 mod switch;
 pub mod telemetry;

@@ -51,6 +51,8 @@ fn table(page: &mut String, title: &str, keys: &[(String, String)], defaults: Op
 fn the_page_lists_every_key() {
     let cli = include_str!("../src/config.rs");
     let admission = include_str!("../src/admission.rs");
+    let callers = include_str!("../src/callers.rs");
+    let services = include_str!("../src/services.rs");
     let runner = include_str!("../../runner/src/config.rs");
     let defaults = toml::Value::try_from(Config::default()).unwrap();
     let mut page = HEAD.to_owned();
@@ -65,8 +67,15 @@ fn the_page_lists_every_key() {
     table(&mut page, "`[guardrails.webhook]`", &keys(admission, "WebhookConfig"), None);
     table(&mut page, "`[tools.NAME]`", &keys(admission, "ToolConfig"), None);
     table(&mut page, "`[[gateway.credentials]]`", &keys(cli, "CredentialConfig"), None);
+    table(&mut page, "`[[gateway.issuers]]`", &keys(callers, "IssuerConfig"), None);
+    table(&mut page, "`[service_tokens]`", &keys(services, "ServiceTokensConfig"), None);
+    table(&mut page, "`[tls]`", &keys(services, "TlsConfig"), None);
     table(&mut page, "`[[runner.upstreams]]`", &keys(runner, "UpstreamConfig"), None);
     table(&mut page, "`[runner.upstreams.tools.NAME]`", &keys(runner, "ToolConfig"), None);
+    let agents = include_str!("../../runner/src/agent/config.rs");
+    table(&mut page, "`[[runner.providers]]`", &keys(agents, "ProviderConfig"), None);
+    table(&mut page, "`[[runner.agents]]`", &keys(agents, "AgentConfig"), None);
+    table(&mut page, "`[runner.agents.prices]`", &keys(agents, "Prices"), None);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CONFIG.md");
     if std::fs::read_to_string(&file).unwrap_or_default() != page {
         let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("CONFIG.md");

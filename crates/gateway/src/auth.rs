@@ -9,6 +9,7 @@ use longhaul_core::Principal;
 use sha2::{Digest as _, Sha256};
 
 use crate::credentials::{Credentials, Known};
+use crate::oauth::ResourceServer;
 
 /// Knows the callers.
 #[derive(Clone)]
@@ -17,6 +18,8 @@ pub enum Authenticator {
     Fixed(Arc<Principal>),
     /// Those who show one of these tokens, or the key of a credential that the task-store has.
     Bearer(Arc<[Credential]>),
+    /// Those for whom one of these issuers vouches, and the others.
+    OAuth(Arc<ResourceServer>, Box<Authenticator>),
 }
 
 impl fmt::Debug for Authenticator {
@@ -24,6 +27,7 @@ impl fmt::Debug for Authenticator {
         match self {
             Self::Fixed(principal) => f.debug_tuple("Fixed").field(principal).finish(),
             Self::Bearer(credentials) => write!(f, "Bearer({} credentials)", credentials.len()),
+            Self::OAuth(issuers, others) => f.debug_tuple("OAuth").field(issuers).field(others).finish(),
         }
     }
 }
@@ -62,6 +66,16 @@ impl Authenticator {
         match self {
             Self::Fixed(_) => false,
             Self::Bearer(_) => true,
+            Self::OAuth(_, others) => others.takes_stored(),
+        }
+    }
+
+    /// Whether it lets anybody in.
+    pub(crate) fn is_open(&self) -> bool {
+        match self {
+            Self::Fixed(_) => true,
+            Self::Bearer(_) => false,
+            Self::OAuth(_, others) => others.is_open(),
         }
     }
 
@@ -70,6 +84,7 @@ impl Authenticator {
         let credentials = match self {
             Self::Fixed(principal) => return Ok(Known { principal: principal.clone(), ended: None }),
             Self::Bearer(credentials) => credentials,
+            Self::OAuth(_, others) => return others.principal(headers, stored),
         };
         let mut shown = headers.get_all(AUTHORIZATION).iter();
         let header = shown.next().ok_or(Unauthenticated::Missing)?.as_bytes();

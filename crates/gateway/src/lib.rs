@@ -19,11 +19,13 @@ mod http;
 mod in_flight;
 mod metrics;
 mod notify;
+mod oauth;
 mod reach;
 mod release;
 mod serve;
 mod sessions;
 mod stream;
+mod until;
 mod updates;
 mod verbs;
 mod watch;
@@ -52,6 +54,7 @@ use tokio_util::task::TaskTracker;
 pub use auth::{Authenticator, Credential};
 pub use config::{Config, Pace};
 pub use doors::{BadEntry, check_allowed};
+pub use oauth::{BadIssuer, IssuerConfig, OAuthConfig, ResourceServer, Tenant};
 
 use carry::Carriers;
 use catalogue::{Catalogue, Dial};
@@ -286,13 +289,17 @@ impl Gateway {
         let shared = self.shared;
         let address = listener.local_addr()?;
         let on_loopback = address.ip().is_loopback();
-        if !on_loopback && matches!(shared.auth, Authenticator::Fixed(_)) {
+        if !on_loopback && shared.auth.is_open() {
             return Err(StartError::Open(address));
         }
         let doors = Doors::new(&shared.config.allowed_hosts, &shared.config.allowed_origins, on_loopback)?;
         let edge = Arc::new(Edge { shared: shared.clone(), doors });
         let cors = axum::middleware::from_fn_with_state(edge.clone(), cors::cors);
-        let router = Router::new().route("/mcp", axum::routing::any(endpoint::mcp)).layer(cors).with_state(edge);
+        let mut router = Router::new().route("/mcp", axum::routing::any(endpoint::mcp));
+        if let Some(issuers) = shared.auth.resource_server() {
+            router = router.merge(oauth::routes(issuers));
+        }
+        let router = router.layer(cors).with_state(edge);
 
         let stop = CancellationToken::new();
         let background = TaskTracker::new();
@@ -304,6 +311,9 @@ impl Gateway {
         background.spawn(stop.clone().run_until_cancelled_owned(follow_control(shared.clone())));
         let chain = shared.chain.clone();
         background.spawn(stop.clone().run_until_cancelled_owned(async move { match chain.run().await {} }));
+        if let Some(issuers) = shared.auth.resource_server() {
+            background.spawn(stop.clone().run_until_cancelled_owned(issuers.clone().follow()));
+        }
 
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         serve::serve(listener, router, &shared.config, &connections, &drain, &cut).await;

@@ -26,6 +26,7 @@ use crate::carry::{Carrier, Kind};
 use crate::metrics::OpenStream;
 use crate::sessions::{Sessions, Tag};
 use crate::stream::{EventIds, Frames, KeepAlive, Source, frames};
+use crate::until::Until;
 use crate::updates::updates;
 use crate::watch::Seen;
 use crate::{Shared, random};
@@ -116,7 +117,13 @@ impl Notifier {
 }
 
 /// Opens the stream of a session.
-pub(crate) fn open(shared: &Arc<Shared>, principal: Arc<Principal>, session: Session, tag: Tag) -> Frames {
+pub(crate) fn open(
+    shared: &Arc<Shared>,
+    principal: Arc<Principal>,
+    session: Session,
+    tag: Tag,
+    until: Until,
+) -> Frames {
     let stream = format!("{}{:016x}", shared.notifier.prefix(), u64::from_be_bytes(random()));
     let (tell, created) = mpsc::channel(CREATED_MAX);
     let (look, subscribed, close) = (Arc::new(Notify::new()), Arc::new(Notify::new()), CancellationToken::new());
@@ -159,6 +166,7 @@ pub(crate) fn open(shared: &Arc<Shared>, principal: Arc<Principal>, session: Ses
         look_due: Instant::now(),
         is_stale: false,
         step: Step::Begin,
+        until,
         _open: OpenStream::new(shared, "get"),
     })
 }
@@ -199,6 +207,7 @@ struct Standalone {
     /// What the session subscribes to could not be read.
     is_stale: bool,
     step: Step,
+    until: Until,
     _open: OpenStream,
 }
 
@@ -257,14 +266,14 @@ impl Source for Standalone {
                 self.keep_alive.sent();
                 return Some(frame);
             }
-            let drain = self.shared.drain.clone();
+            let over = self.until.clone().over();
             let carry_due = self.followed.values().filter_map(|followed| followed.carrier.as_ref()?.due()).min();
             let news = tokio::select! {
                 () = self.close.cancelled() => {
                     self.step = Step::Done;
                     return Some(sse::comment("closed: a newer stream has taken over, or the session has ended"));
                 }
-                () = drain.cancelled() => {
+                () = over => {
                     self.step = Step::Done;
                     return Some(self.ids.come_back());
                 }

@@ -16,6 +16,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::convert::{self, Bad};
+use crate::identity::Roles;
 use crate::link::{Links, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{Answers, DEADLINE, Open, Pipes};
@@ -48,14 +49,14 @@ pub fn check_urls(urls: &[String]) -> Result<(), Error> {
 
 /// Builds [`Open`]s: generated clients are one type for each service, so this cannot be a function.
 macro_rules! pipes {
-    ($target:expr, $module:ident, $client:ident, $pinned:expr) => {{
+    ($target:expr, $role:expr, $module:ident, $client:ident, $pinned:expr) => {{
         let target: &Target = $target;
         check_urls(&target.urls)?;
         let opens = target
             .urls
             .iter()
             .map(|url| {
-                let channel = target.links.channel(url)?;
+                let channel = target.links.channel_to(url, $role)?;
                 let (token, max) = (target.token.clone(), message_bytes_max(target.payload_bytes_max));
                 let open: Open<_, _> = Box::new(move |requests| {
                     let mut client = pb::$module::$client::<Channel>::new(channel.clone())
@@ -77,7 +78,7 @@ pub struct TasksClient(Pipes<pb::TasksRequest, pb::TasksReply>);
 impl TasksClient {
     /// Connects in the background.
     pub fn new(target: &Target) -> Result<Self, Error> {
-        Ok(Self(pipes!(target, tasks_client, TasksClient, false)))
+        Ok(Self(pipes!(target, Roles::TASKSTORE, tasks_client, TasksClient, false)))
     }
 
     /// Whether any replica can be reached at this moment.
@@ -230,7 +231,7 @@ pub struct WorkClient(Pipes<pb::WorkRequest, pb::WorkReply>);
 impl WorkClient {
     /// Connects in the background.
     pub fn new(target: &Target) -> Result<Self, Error> {
-        Ok(Self(pipes!(target, work_client, WorkClient, true)))
+        Ok(Self(pipes!(target, Roles::TASKSTORE, work_client, WorkClient, true)))
     }
 
     /// Whether any replica can be reached at this moment.
@@ -384,7 +385,7 @@ pub struct CallsClient(Pipes<pb::CallsRequest, pb::CallsReply>);
 impl CallsClient {
     /// Connects in the background.
     pub fn new(target: &Target) -> Result<Self, Error> {
-        Ok(Self(pipes!(target, calls_client, CallsClient, false)))
+        Ok(Self(pipes!(target, Roles::RUNNER, calls_client, CallsClient, false)))
     }
 
     /// Whether the worker can be reached at this moment.

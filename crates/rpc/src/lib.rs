@@ -2,7 +2,8 @@
 //!
 //! A role implements [`Tasks`], [`Work`], [`Calls`] or [`Control`] and is put behind a [`Server`]; another role holds
 //! the same trait as a client from [`client`]. Generated types never leave this crate. [`Links`] turns a URL into a
-//! connection: `http://host:port`, or `memory://name` for roles in one process.
+//! connection: `https://host:port` with certificates, `http://host:port` without, or `memory://name` for roles in one
+//! process.
 
 #![warn(missing_docs)]
 
@@ -12,11 +13,13 @@ mod control;
 mod convert;
 mod credentials;
 mod error;
+mod identity;
 mod link;
 mod pipe;
 mod server;
 mod switches;
 mod tasks;
+mod tls;
 pub mod trace;
 mod work;
 
@@ -28,10 +31,12 @@ pub use credentials::{
     CREDENTIALS_MAX, CREDENTIALS_PAGE, CredentialChange, CredentialInfo, KeyDigest, NAME_BYTES_MAX, NewCredential,
 };
 pub use error::Error;
+pub use identity::Roles;
 pub use link::{Links, Listener, MemoryListener, ServiceToken};
 pub use server::{Health, Server};
 pub use switches::{SWITCHES_MAX, SWITCHES_PAGE, Switch, Switched, WHY_BYTES_MAX, wrong_switch};
 pub use tasks::{Page, Position, TaskCount, Tasks};
+pub use tls::Tls;
 pub use work::{Assignment, Claim, Directive, Directives, Report, Work};
 
 /// The generated types.

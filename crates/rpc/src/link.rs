@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::Uri;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Uri};
 use hyper_util::rt::TokioIo;
 use longhaul_core::limits::{MESSAGE_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX};
 use tokio::io::DuplexStream;
@@ -16,6 +17,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
 use crate::Error;
+use crate::identity::Roles;
+use crate::tls::Tls;
 
 /// Bytes buffered in each direction of an in-memory connection.
 const MEMORY_PIPE_BYTES: usize = 256 * 1024;
@@ -33,6 +36,7 @@ pub(crate) fn message_bytes_max(payload_bytes_max: usize) -> usize {
 #[derive(Clone, Default)]
 pub struct Links {
     memory: Arc<Mutex<HashMap<String, mpsc::Sender<DuplexStream>>>>,
+    tls: Option<Tls>,
 }
 
 impl fmt::Debug for Links {
@@ -61,8 +65,23 @@ impl Links {
         Listener::Memory(MemoryListener(accept))
     }
 
-    /// A connection to `url`, made when it is first used.
+    /// The same, with certificates: what is reached over TCP is reached by TLS and not without.
+    pub fn with_tls(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
+    }
+
+    /// What connections over TCP are secured with, if they are.
+    pub fn tls(&self) -> Option<Tls> {
+        self.tls.clone()
+    }
+
+    /// A connection to a task-store at `url`, made when it is first used.
     pub(crate) fn channel(&self, url: &str) -> Result<Channel, Error> {
+        self.channel_to(url, Roles::TASKSTORE)
+    }
+
+    /// A connection to a server at `url` that must be of the role, if it has a certificate.
+    pub(crate) fn channel_to(&self, url: &str, role: Roles) -> Result<Channel, Error> {
         let fault = |error: &dyn fmt::Display| Error::Fault(format!("{url}: {error}"));
         let tune = |endpoint: Endpoint| {
             endpoint
@@ -75,7 +94,23 @@ impl Links {
                 .initial_connection_window_size(2 * STREAM_WINDOW_BYTES)
         };
         let Some(name) = url.strip_prefix("memory://") else {
-            return Ok(tune(Endpoint::from_shared(url.to_owned()).map_err(|error| fault(&error))?).connect_lazy());
+            let uri: Uri = url.parse().map_err(|error| fault(&error))?;
+            return match (uri.scheme_str(), &self.tls) {
+                (Some("https"), Some(tls)) => {
+                    let host = uri.host().ok_or_else(|| fault(&"no host"))?.to_owned();
+                    let (port, tls) = (uri.port_u16().unwrap_or(443), tls.clone());
+                    let dial = tower::service_fn(move |_: Uri| {
+                        let (tls, host) = (tls.clone(), host.clone());
+                        async move { tls.connect(&host, port, role).await.map(TokioIo::new) }
+                    });
+                    // By its own scheme, it would be asked for a certificate once more.
+                    let endpoint = Endpoint::from_shared(url.replacen("https", "http", 1));
+                    Ok(tune(endpoint.map_err(|error| fault(&error))?).connect_with_connector_lazy(dial))
+                }
+                (Some("https"), None) => Err(fault(&"needs tls.cert_file, tls.key_file and tls.ca_file")),
+                (_, Some(_)) => Err(fault(&"must be https: there is a certificate")),
+                (_, None) => Ok(tune(Endpoint::from(uri)).connect_lazy()),
+            };
         };
         let (links, name) = (self.clone(), name.to_owned());
         let dial = tower::service_fn(move |_: Uri| {
@@ -105,9 +140,16 @@ pub enum Listener {
 #[derive(Debug)]
 pub struct MemoryListener(pub(crate) mpsc::Receiver<DuplexStream>);
 
-/// The secret that roles show to one another. The first of several is shown; any of them is accepted.
+/// The secrets that roles show to one another, and those that they accept.
 #[derive(Clone)]
-pub struct ServiceToken(Arc<[MetadataValue<Ascii>]>);
+pub struct ServiceToken {
+    shown: Secret,
+    /// What a gateway shows to workers, if that is another one.
+    shown_to_workers: Option<Secret>,
+    accepted: Arc<[(Secret, Roles)]>,
+}
+
+type Secret = MetadataValue<Ascii>;
 
 impl fmt::Debug for ServiceToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -115,39 +157,79 @@ impl fmt::Debug for ServiceToken {
     }
 }
 
+/// What roles write before their token.
+fn secret(token: &str) -> Option<Secret> {
+    let whole = token.len() >= 16 && token.bytes().all(|byte| byte.is_ascii_graphic());
+    let mut value: Secret = whole.then(|| format!("Bearer {token}").parse().ok()).flatten()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
 impl ServiceToken {
-    /// The present token first, then those still accepted. Each is visible ASCII, at least 16 characters.
+    /// Tokens of all roles: the present one, which is shown, then those still accepted. Each is visible ASCII, at least 16
+    /// characters.
     pub fn new<'a>(tokens: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
+        Self::of(Roles::ALL, tokens)
+    }
+
+    /// Tokens of some roles.
+    pub fn of<'a>(roles: Roles, tokens: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
         let bad = || Error::Fault("a service token is at least 16 characters of visible ASCII".into());
-        let tokens: Arc<[_]> = tokens
-            .into_iter()
-            .map(|token| {
-                let whole = token.len() >= 16 && token.bytes().all(|byte| byte.is_ascii_graphic());
-                let mut value: MetadataValue<Ascii> =
-                    format!("Bearer {}", if whole { token } else { return Err(bad()) }).parse().map_err(|_| bad())?;
-                value.set_sensitive(true);
-                Ok(value)
-            })
-            .collect::<Result<_, Error>>()?;
-        if tokens.is_empty() { Err(bad()) } else { Ok(Self(tokens)) }
+        let all = tokens.into_iter().map(|token| Ok((secret(token).ok_or_else(bad)?, roles)));
+        let accepted: Arc<[_]> = all.collect::<Result<_, Error>>()?;
+        let shown = accepted.first().ok_or_else(bad)?.0.clone();
+        Ok(Self { shown, shown_to_workers: None, accepted })
+    }
+
+    /// Shows its own, and accepts none of its kind.
+    #[must_use]
+    pub fn accepting_none(self) -> Self {
+        Self { accepted: Arc::default(), ..self }
+    }
+
+    /// Accepts those of `other` too, and goes on showing its own.
+    #[must_use]
+    pub fn accepting(self, other: &Self) -> Self {
+        let accepted = self.accepted.iter().chain(&*other.accepted).cloned().collect();
+        Self { accepted, ..self }
+    }
+
+    /// Shows workers what `other` shows.
+    #[must_use]
+    pub fn showing_workers(self, other: &Self) -> Self {
+        Self { shown_to_workers: Some(other.shown.clone()), ..self }
+    }
+
+    /// What is shown to workers.
+    #[must_use]
+    pub fn to_workers(&self) -> Self {
+        Self { shown: self.shown_to_workers.clone().unwrap_or_else(|| self.shown.clone()), ..self.clone() }
     }
 
     /// Puts the token on a request.
     pub(crate) fn sign<T>(&self, mut request: Request<T>) -> Request<T> {
-        request.metadata_mut().insert("authorization", self.0[0].clone());
+        request.metadata_mut().insert("authorization", self.shown.clone());
         request
     }
 
-    /// Whether the other side showed an accepted token.
-    pub(crate) fn check(&self, metadata: &MetadataMap) -> Result<(), Status> {
+    /// Which roles the other side has shown to be, by its token.
+    pub(crate) fn roles(&self, headers: &HeaderMap) -> Result<Roles, Status> {
         // Every byte is compared, so that the time taken says nothing of how much was right.
         let equal = |shown: &[u8], known: &[u8]| {
             shown.len() == known.len() && shown.iter().zip(known).fold(0, |all, (a, b)| all | (a ^ b)) == 0
         };
-        let shown = metadata.get("authorization").map(|value| value.as_bytes()).unwrap_or_default();
-        match self.0.iter().filter(|known| equal(shown, known.as_bytes())).count() {
-            0 => Err(Status::unauthenticated("a service credential is needed: see docs/CONFIG.md, service_token_file")),
-            _ => Ok(()),
+        let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes()).unwrap_or_default();
+        let found = self.accepted.iter().filter(|(known, _)| equal(shown, known.as_bytes()));
+        match found.fold(Roles::NONE, |all, (_, roles)| all | *roles) {
+            Roles::NONE => {
+                Err(Status::unauthenticated("a service credential is needed: see docs/CONFIG.md, service_token_file"))
+            }
+            roles => Ok(roles),
         }
+    }
+
+    /// Whether the other side showed an accepted token.
+    pub(crate) fn check(&self, metadata: &MetadataMap) -> Result<(), Status> {
+        self.roles(metadata.as_ref()).map(|_| ())
     }
 }

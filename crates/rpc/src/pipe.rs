@@ -254,7 +254,7 @@ async fn drive<Q: Request, R: Reply>(open: Open<Q, R>, shared: Arc<Shared<Q, R>>
         let (out, requests) = mpsc::channel(OUTGOING_MAX);
         let opened = tokio::time::timeout(CONNECT_MAX, open(ReceiverStream::new(requests))).await;
         if let Ok(Err(status)) = &opened
-            && status.code() == tonic::Code::Unauthenticated
+            && matches!(status.code(), tonic::Code::Unauthenticated | tonic::Code::PermissionDenied)
         {
             // Not one of those that pass by themselves.
             tracing::error!(message = status.message(), "another role refuses our service credential");

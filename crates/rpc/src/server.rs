@@ -17,9 +17,11 @@ use tonic_health::server::HealthReporter;
 use tracing::Instrument as _;
 
 use crate::convert::{self, Bad};
+use crate::identity::Guard;
 use crate::link::{Listener, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
 use crate::pipe::{DEADLINE, Replies, serve};
+use crate::tls::Tls;
 use crate::{
     CallEvent, CallEvents, Calls, Control, Error, Page, Position, Report, SessionPosition, Stopped, Tasks, Work,
     credentials, switches,
@@ -36,6 +38,7 @@ pub struct Server {
     health: HealthReporter,
     tasks: TaskTracker,
     drain: CancellationToken,
+    tls: Option<Tls>,
 }
 
 /// What every service of one server has.
@@ -56,7 +59,12 @@ impl Server {
         let (health, service) = tonic_health::server::health_reporter();
         let mut routes = tonic::service::RoutesBuilder::default();
         routes.add_service(service);
-        Self { token, payload_bytes_max, routes, health, tasks: TaskTracker::new(), drain }
+        Self { token, payload_bytes_max, routes, health, tasks: TaskTracker::new(), drain, tls: None }
+    }
+
+    /// Accepts TCP connections with certificates alone.
+    pub fn with_tls(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
     }
 
     /// The reporter of the gRPC health service (`grpc.health.v1`), for the server as a whole. It says that it serves until
@@ -120,14 +128,18 @@ impl Server {
             .http2_keepalive_timeout(Some(Duration::from_secs(5)))
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(2 * STREAM_WINDOW_BYTES)
+            .layer(Guard(self.token))
             .add_routes(self.routes.routes());
-        let served = match listener {
-            Listener::Tcp(listener) => {
+        let served = match (listener, self.tls) {
+            (Listener::Tcp(listener), Some(tls)) => {
+                server.serve_with_incoming_shutdown(tls.accept(listener), stop).await
+            }
+            (Listener::Tcp(listener), None) => {
                 // The server's own setting would be ignored for a listener, and small replies wait 40 ms without it.
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
                 server.serve_with_incoming_shutdown(incoming, stop).await
             }
-            Listener::Memory(listener) => {
+            (Listener::Memory(listener), _) => {
                 let incoming = ReceiverStream::new(listener.0).map(Ok::<_, std::io::Error>);
                 server.serve_with_incoming_shutdown(incoming, stop).await
             }

@@ -229,6 +229,7 @@ impl Worker {
             None => (None, None),
         };
         let server = Server::new(config.task_store.token.clone(), config.task_store.payload_bytes_max, serving.clone())
+            .with_tls(config.task_store.links.tls())
             .calls(calls.clone() as Arc<dyn Calls>);
         let health = server.health();
         health.set(false).await;

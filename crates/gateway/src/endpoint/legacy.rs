@@ -20,6 +20,7 @@ use crate::in_flight::request_digest;
 use crate::metrics::{Ended, Operation};
 use crate::sessions::Tag;
 use crate::stream::{self, EventIds};
+use crate::until::Until;
 use crate::{notify, verbs};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -68,6 +69,7 @@ pub(super) async fn serve(post: Post<'_>, session: Result<(Session, Tag), NoSess
                 id,
                 accepts: post.accepts,
                 trace,
+                until: post.until,
             };
             Next::Ask(Box::new(Ask { asked, request, operation, span, permit: post.permit }))
         }
@@ -121,6 +123,7 @@ fn initialize(post: Post<'_>, id: &RequestId, params: &Params<'_>) -> Response {
 pub(super) async fn get(
     shared: &Arc<Shared>,
     principal: Arc<Principal>,
+    until: Until,
     headers: &HeaderMap,
     permit: OwnedSemaphorePermit,
 ) -> Response {
@@ -162,6 +165,7 @@ pub(super) async fn get(
                 id,
                 accepts: Accepts { json: false, stream: true },
                 trace: trace_header(headers),
+                until,
             };
             let frames = match task {
                 Some(task) if shared.config.tasks_legacy => verbs::result::resume(&asked, task, stream, seq).await,
@@ -180,7 +184,7 @@ pub(super) async fn get(
                 Err(No::Unavailable) => return unavailable(None),
             }
         }
-        Some(EventId { request: None, .. }) | None => notify::open(shared, principal, session, tag),
+        Some(EventId { request: None, .. }) | None => notify::open(shared, principal, session, tag, until),
     };
     stream::response(frames, permit)
 }

@@ -24,15 +24,16 @@ use tracing::Instrument as _;
 use tracing::field::{Empty, display};
 
 use crate::Shared;
-use crate::credentials::Known;
 use crate::doors::Doors;
 use crate::http::{
     Accepts, Read, Shown, accepted, discard, is_json, json, last, malformed, method_not_allowed, not_acceptable, read,
-    refuse, single, unauthenticated, unavailable,
+    refuse, single, unavailable,
 };
 use crate::metrics::{Ended, Operation};
+use crate::oauth::Identity;
 use crate::sessions::Tag;
 use crate::stream::{self, Frames};
+use crate::until::Until;
 use crate::verbs;
 use crate::verbs::unheard::Unheard;
 
@@ -58,6 +59,8 @@ pub(crate) struct Asked {
     pub(crate) accepts: Accepts,
     /// The trace it belongs to.
     pub(crate) trace: TraceContext,
+    /// How long its streams may go on.
+    pub(crate) until: Until,
 }
 
 impl Asked {
@@ -165,14 +168,16 @@ async fn route(edge: &Edge, parts: &http::request::Parts, body: &mut Body) -> Re
     if !shared.can_judge() {
         return last(unavailable(None));
     }
-    let Known { principal, ended } = match shared.auth.principal(&parts.headers, &shared.credentials) {
-        Ok(known) => known,
-        Err(why) => return unauthenticated(why),
+    let now = shared.clock.now();
+    let identity = match shared.auth.identify(&parts.headers, &shared.credentials, now).await {
+        Ok(identity) => identity,
+        Err(response) => return response,
     };
+    let (until, ended) = (identity.until(&shared.drain, now), identity.ended.clone());
     let response = match parts.method {
-        Method::POST => post(shared, principal, &parts.headers, body, permit).await,
-        Method::GET => legacy::get(shared, principal, &parts.headers, permit).await,
-        _ => legacy::delete(shared, principal, &parts.headers).await,
+        Method::POST => post(shared, &identity, until, &parts.headers, body, permit).await,
+        Method::GET => legacy::get(shared, identity.principal, until, &parts.headers, permit).await,
+        _ => legacy::delete(shared, identity.principal, &parts.headers).await,
     };
     match ended {
         Some(ended) => stream::until(response, ended),
@@ -184,6 +189,7 @@ async fn route(edge: &Edge, parts: &http::request::Parts, body: &mut Body) -> Re
 struct Post<'a> {
     shared: &'a Arc<Shared>,
     principal: Arc<Principal>,
+    until: Until,
     headers: &'a HeaderMap,
     accepts: Accepts,
     /// Holds its place among the requests in flight.
@@ -209,7 +215,8 @@ struct Ask {
 
 async fn post(
     shared: &Arc<Shared>,
-    principal: Arc<Principal>,
+    identity: &Identity,
+    until: Until,
     headers: &HeaderMap,
     body: &mut Body,
     permit: OwnedSemaphorePermit,
@@ -229,8 +236,9 @@ async fn post(
         Ok(message) => message,
         Err(wrong) => return malformed(headers, wrong.body()),
     };
+    let principal = identity.principal.clone();
     let session = legacy::session(shared, &principal, headers);
-    let post = Post { shared, principal, headers, accepts, permit };
+    let post = Post { shared, principal, until, headers, accepts, permit };
     let next = match era(&message, &Shown(headers), session.is_ok()) {
         Era::Sessions => legacy::serve(post, session, message).await,
         Era::Modern => modern::serve(post, message),
@@ -240,9 +248,23 @@ async fn post(
     match next {
         Next::Said(response) => response,
         Next::Ask(ask) => {
+            if let Some(response) = lacks_scope(identity, &ask) {
+                ask.operation.end(Ended::Error(code::INVALID_REQUEST));
+                return response;
+            }
             let span = ask.span.clone();
             answer(*ask, share).instrument(span).await
         }
+    }
+}
+
+/// The answer to a call of a tool that its caller's token is not good for.
+fn lacks_scope(identity: &Identity, ask: &Ask) -> Option<Response> {
+    match &ask.request {
+        Ok(longhaul_mcp::Request::Call(longhaul_mcp::Call { target: Target::Tool(tool), .. })) => {
+            ask.asked.shared.auth.lacks(identity, tool, &ask.asked.id)
+        }
+        Ok(_) | Err(_) => None,
     }
 }
 

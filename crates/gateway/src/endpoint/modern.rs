@@ -42,6 +42,7 @@ pub(super) fn serve(post: Post<'_>, said: Message<'_>) -> Next {
                 id,
                 accepts: post.accepts,
                 trace,
+                until: post.until,
             };
             Next::Ask(Box::new(Ask { asked, request, operation, span, permit: post.permit }))
         }

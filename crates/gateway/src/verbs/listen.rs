@@ -138,8 +138,8 @@ impl Told {
 
 impl Source for Listening {
     async fn next(&mut self) -> Option<Bytes> {
-        let drain = self.asked.shared.drain.clone();
         loop {
+            let over = self.asked.until.clone().over();
             if let Some(frame) = self.queue.pop_front() {
                 self.keep_alive.sent();
                 return Some(frame);
@@ -153,7 +153,7 @@ impl Source for Listening {
             }
             tokio::select! {
                 biased;
-                () = drain.cancelled() => self.end(),
+                () = over => self.end(),
                 Some((id, seen)) = self.tasks.next() => self.tell(id, &seen),
                 Some(listing) = self.lists.next() => {
                     let frame = v2026::notify::list_changed(&self.asked.id, listing);

@@ -43,7 +43,7 @@ pub(crate) async fn result(asked: &Asked, task: TaskRef, operation: &mut Option<
         () = async {
             tokio::select! {
                 () = tokio::time::sleep(shared.config.result_wait) => {}
-                () = shared.drain.cancelled() => {}
+                () = asked.until.clone().over() => {}
             }
         } => {
             let task = shared.tasks.get(&asked.principal, wait.task).await.map_err(|error| asked.failed(error))?;
@@ -193,7 +193,7 @@ impl Source for ResultStream {
                 self.end().await;
                 continue;
             }
-            let (drain, unwanted) = (self.wait.asked.shared.drain.clone(), self.wait.wanted.cancelled());
+            let (over, unwanted) = (self.wait.asked.until.clone().over(), self.wait.wanted.cancelled());
             let (due, resumed) = (self.carrier.due(), self.resumed.cancelled());
             tokio::select! {
                 biased;
@@ -207,7 +207,7 @@ impl Source for ResultStream {
                     self.step = Step::Done;
                     return Some(self.ids.nothing_more());
                 }
-                () = drain.cancelled() => {
+                () = over => {
                     self.step = Step::Done;
                     return Some(self.ids.come_back());
                 }

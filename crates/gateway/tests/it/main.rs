@@ -8,10 +8,13 @@ mod client;
 mod control;
 mod drain;
 mod eras;
+#[path = "../../../../tests/src/issuer.rs"]
+mod issuer;
 mod listen;
 mod modern;
 mod modern_tasks;
 mod mrtr;
+mod oauth;
 mod offers;
 mod questions;
 mod sessions;

@@ -829,6 +829,13 @@ pub fn parts(
     }
 }
 
+/// Those who show a key of ours.
+pub fn keys() -> Authenticator {
+    let credential =
+        |token: &str, principal| Credential { sha256: Sha256::digest(token).into(), principal: Arc::new(principal) };
+    Authenticator::Bearer([credential(ALICE, alice()), credential(BOB, bob())].into())
+}
+
 async fn start(
     tasks: &TaskTracker,
     config: &Config,
@@ -837,10 +844,7 @@ async fn start(
     links: &Links,
     token: &ServiceToken,
 ) -> Running {
-    let credential =
-        |token: &str, principal| Credential { sha256: Sha256::digest(token).into(), principal: Arc::new(principal) };
-    let auth = Authenticator::Bearer([credential(ALICE, alice()), credential(BOB, bob())].into());
-    let gateway = Gateway::build(config.clone(), parts(store, bus, links, token, auth));
+    let gateway = Gateway::build(config.clone(), parts(store, bus, links, token, keys()));
     let status = gateway.status();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();

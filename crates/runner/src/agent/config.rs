@@ -36,7 +36,7 @@ pub struct ProviderConfig {
     /// A file with its key, read again for each request.
     #[serde(default)]
     pub api_key_file: Option<PathBuf>,
-    /// What it calls the largest answer: `max_completion_tokens`, or `max_tokens` for older servers. With `openai` only.
+    /// What it calls the largest answer: `max_completion_tokens`, the default, or `max_tokens` for older servers. With `openai` only.
     #[serde(default = "tokens_key")]
     pub tokens_key: String,
 }
@@ -73,25 +73,25 @@ pub struct AgentConfig {
     /// The tools it may use, by their names here; `*` stands for anything. None, unless said.
     #[serde(default)]
     pub tools: Vec<String>,
-    /// How often it may ask its model in a run.
+    /// How often it may ask its model in a run (50).
     #[serde(default = "max_steps")]
     pub max_steps: u32,
-    /// How long a run may work, in seconds, without the time that it waits for people.
+    /// How long a run may work, in seconds, without the time that it waits for people (3600).
     #[serde(default = "max_time_s")]
     pub max_time_s: u64,
-    /// Tokens of all its steps together, in and out.
+    /// Tokens of all its steps together, in and out (1,000,000).
     #[serde(default = "max_tokens")]
     pub max_tokens: u64,
-    /// What a run may cost, in USD, by `prices`; 0 is no limit.
+    /// What a run may cost, in USD, by `prices`; 0, the default, is no limit.
     #[serde(default)]
     pub max_usd: f64,
-    /// Tokens of one answer of its model.
+    /// Tokens of one answer of its model (4096).
     #[serde(default = "max_answer_tokens")]
     pub max_answer_tokens: u64,
-    /// The largest answer to its caller, in bytes: the rest is cut off.
+    /// The largest answer to its caller, in bytes (262,144): the rest is cut off.
     #[serde(default = "max_output_bytes")]
     pub max_output_bytes: usize,
-    /// How often its tasks are handed out at most.
+    /// How often its tasks are handed out at most (3).
     #[serde(default = "max_attempts")]
     pub max_attempts: u32,
     /// What its provider charges.

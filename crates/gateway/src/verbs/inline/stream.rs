@@ -73,6 +73,10 @@ impl Source for RunStream {
                 return Some(sse::comment("another stream goes on from here"));
             }
             word = self.listener.next() => word,
+            () = self.asked.until.clone().expired() => {
+                self.step = Step::Done;
+                return Some(self.expired());
+            }
             comment = self.keep_alive.due() => return Some(comment),
         };
         self.keep_alive.sent();
@@ -94,5 +98,17 @@ impl Source for RunStream {
             }
             End::Unwanted => self.ids.nothing_more(),
         })
+    }
+}
+
+impl RunStream {
+    /// The last frame of a stream whose token has expired. In a session the run goes on, and its client comes back for
+    /// what it says; else the run ends with its request.
+    fn expired(&mut self) -> Bytes {
+        if self.asked.dialect.has_priming() {
+            return self.ids.come_back();
+        }
+        let message = "The token of this request has expired: ask again, and for a task if it takes long";
+        self.ids.last(&error_body(Some(&self.asked.id), &RpcError::new(code::INTERNAL, message)))
     }
 }
