@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use longhaul_bus::{Bus, LocalBus, RedisBus};
 use longhaul_core::{Caller, Principal, TenantId};
 use longhaul_gateway::{Authenticator, Credential, Gateway, Pace};
+use longhaul_policy::Budgets;
 use longhaul_rpc::client::{ControlClient, Target, TasksClient};
 use longhaul_rpc::{Health, Links, Listener, Server, ServiceToken, Tasks as _};
 use longhaul_runner::{Runner, UpstreamStatus};
@@ -64,7 +65,7 @@ impl Site {
         Ok(Self { config, links: Links::default(), token, bus })
     }
 
-    fn target(&self) -> Target {
+    pub(crate) fn target(&self) -> Target {
         Target {
             links: self.links.clone(),
             urls: self.config.taskstore_urls.clone(),
@@ -167,14 +168,20 @@ impl Site {
             ..longhaul_gateway::Config::default()
         };
         let (target, keys) = (self.target(), keys.into());
+        let control = Arc::new(ControlClient::new(&target)?);
+        let rules = config.budget_rules()?;
+        // Without budgets there is nothing to lease.
+        let budgets = (!rules.rules.is_empty()).then(|| Budgets::new(rules, control.clone()));
+        let budgets = budgets.transpose().map_err(|bad| Wrong(format!("budgets: {bad}")))?;
         let parts = longhaul_gateway::Parts {
             tasks: Arc::new(TasksClient::new(&target)?),
-            control: Arc::new(ControlClient::new(&target)?),
+            control,
             bus: self.bus.clone(),
             links: self.links.clone(),
             token: self.token.clone(),
             keyring: keys.ring(),
             auth,
+            budgets,
             clock: Arc::new(SystemClock),
         };
         let gateway = Gateway::build(gateway, parts);

@@ -14,6 +14,8 @@ use longhaul_runner::{AgentConfig, ProviderConfig, UpstreamConfig};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::budgets::{BudgetConfig, ToolConfig};
+
 /// The environment variable that names the config file.
 pub const FILE_VARIABLE: &str = "LONGHAUL_CONFIG";
 /// What the names of our variables begin with.
@@ -85,6 +87,10 @@ pub struct Config {
     pub taskstore: TaskstoreConfig,
     /// The agent-runner.
     pub runner: RunnerConfig,
+    /// What there is to spend.
+    pub budgets: Vec<BudgetConfig>,
+    /// What calls of tools cost, by the tools' names.
+    pub tools: BTreeMap<String, ToolConfig>,
 }
 
 /// How log lines look.
@@ -216,6 +222,8 @@ impl Default for Config {
             gateway: GatewayConfig::default(),
             taskstore: TaskstoreConfig::default(),
             runner: RunnerConfig::default(),
+            budgets: Vec::new(),
+            tools: BTreeMap::new(),
         }
     }
 }
@@ -367,6 +375,7 @@ impl Config {
         if self.mcp_task_default_ttl_ms == 0 && self.mcp_task_max_ttl_ms != 0 {
             return Err(Wrong("mcp_task_default_ttl_ms = 0 (for ever) needs mcp_task_max_ttl_ms = 0 (no cap)".into()));
         }
+        self.budget_rules()?;
         let mut names = BTreeMap::new();
         for upstream in &self.runner.upstreams {
             if names.insert(&upstream.name, ()).is_some() {

@@ -26,6 +26,7 @@ fn keys(source: &str, structure: &str) -> Vec<(String, String)> {
         if let Some(text) = line.strip_prefix("///") {
             write!(doc, "{}{}", if doc.is_empty() { "" } else { " " }, text.trim()).unwrap();
         } else if let Some((name, _)) = line.strip_prefix("pub ").and_then(|field| field.split_once(':')) {
+            let name = name.trim_start_matches("r#");
             assert!(!doc.is_empty(), "{structure}.{name} has no documentation");
             keys.push((name.to_owned(), std::mem::take(&mut doc)));
         }
@@ -48,6 +49,7 @@ fn table(page: &mut String, title: &str, keys: &[(String, String)], defaults: Op
 #[test]
 fn the_page_lists_every_key() {
     let cli = include_str!("../src/config.rs");
+    let budgets = include_str!("../src/budgets.rs");
     let runner = include_str!("../../runner/src/config.rs");
     let defaults = toml::Value::try_from(Config::default()).unwrap();
     let mut page = HEAD.to_owned();
@@ -58,6 +60,8 @@ fn the_page_lists_every_key() {
         table(&mut page, &format!("`[{title}]`"), &keys(cli, structure), defaults.get(title));
     }
     table(&mut page, "`[[gateway.credentials]]`", &keys(cli, "CredentialConfig"), None);
+    table(&mut page, "`[[budgets]]`", &keys(budgets, "BudgetConfig"), None);
+    table(&mut page, "`[tools.NAME]`", &keys(budgets, "ToolConfig"), None);
     table(&mut page, "`[[runner.upstreams]]`", &keys(runner, "UpstreamConfig"), None);
     table(&mut page, "`[runner.upstreams.tools.NAME]`", &keys(runner, "ToolConfig"), None);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CONFIG.md");

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use longhaul_core::{Claimed, ClientCapabilities, NewTask, Principal, Retry, Target, TaskId, TraceContext, TtlWish};
 use longhaul_rpc::{Invocation, Line};
 
+use crate::budget::Reservation;
 use crate::chain::Call;
 
 /// A call that was let in. It is spent by carrying it out.
@@ -15,13 +16,15 @@ use crate::chain::Call;
 /// ```compile_fail,E0451
 /// # use longhaul_policy::{Admitted, Call};
 /// # fn forge(principal: longhaul_core::Principal, call: Call) -> Admitted {
-/// Admitted { principal, call }
+/// Admitted { principal, call, reservation: longhaul_policy::Reservation::none() }
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct Admitted {
     principal: Principal,
     call: Call,
+    /// What its budgets have set aside for it; shared by the call and the task that it may be instead.
+    reservation: Reservation,
 }
 
 /// What a caller may choose of its task.
@@ -42,8 +45,13 @@ pub struct Wish {
 }
 
 impl Admitted {
-    pub(crate) fn new(principal: Principal, call: Call) -> Self {
-        Self { principal, call }
+    pub(crate) fn new(principal: Principal, call: Call, reservation: Reservation) -> Self {
+        Self { principal, call, reservation }
+    }
+
+    /// What its budgets have set aside for it, to be settled once it is carried out.
+    pub fn reservation(&self) -> &Reservation {
+        &self.reservation
     }
 
     /// The call as a task; `None` if it is not a tool's.
@@ -53,7 +61,8 @@ impl Admitted {
 
     /// The call as a task, and the same call in case there is no room for the task and it need not be one.
     pub fn task_or_call(self, id: TaskId, wish: Wish) -> Option<(NewTask, Self)> {
-        let other = Self { principal: self.principal.clone(), call: self.call.clone() };
+        let (principal, call) = (self.principal.clone(), self.call.clone());
+        let other = Self { principal, call, reservation: self.reservation.clone() };
         Some((self.task(id, wish, None)?, other))
     }
 
@@ -72,9 +81,22 @@ impl Admitted {
 
     fn task(self, id: TaskId, wish: Wish, claimed: Option<Claimed>) -> Option<NewTask> {
         let Wish { ttl, progress_token, session, trace, client, retry } = wish;
-        let Self { principal: owner, call: Call { target, arguments } } = self;
+        let Self { principal: owner, call: Call { target, arguments }, reservation } = self;
         let Target::Tool(tool) = target else { return None };
-        Some(NewTask { id, owner, tool, arguments, ttl, progress_token, session, trace, client, retry, claimed })
+        Some(NewTask {
+            id,
+            owner,
+            tool,
+            arguments,
+            ttl,
+            progress_token,
+            session,
+            trace,
+            client,
+            retry,
+            claimed,
+            reserved: reservation.reserved(),
+        })
     }
 }
 
@@ -98,6 +120,11 @@ pub struct How {
 pub struct Becoming(Admitted);
 
 impl Becoming {
+    /// As [`Admitted::reservation`].
+    pub fn reservation(&self) -> &Reservation {
+        &self.0.reservation
+    }
+
     /// The task that it goes on as; `None` if it is not a tool's.
     pub fn new_task(self, id: TaskId, wish: Wish, claimed: Claimed) -> Option<NewTask> {
         self.0.task(id, wish, Some(claimed))
@@ -111,24 +138,24 @@ mod tests {
     use super::*;
     use crate::chain::Chain;
 
-    #[test]
-    fn an_admitted_call_is_carried_out_as_its_caller_sent_it() {
+    #[tokio::test]
+    async fn an_admitted_call_is_carried_out_as_its_caller_sent_it() {
         let principal = Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) };
         let target = Target::Tool("echo".into());
         let call = Call { target: target.clone(), arguments: Bytes::from_static(b"{ \"n\": 1e2 }") };
         let wish = Wish { ttl: TtlWish::Ms(7), session: Some("s".into()), ..Wish::default() };
 
-        let admit = || Chain::default().admit(principal.clone(), call.clone()).unwrap();
-        let task = admit().new_task(TaskId::from_random(1), wish.clone()).unwrap();
+        let admit = async || Chain::default().admit(principal.clone(), call.clone()).await.unwrap();
+        let task = admit().await.new_task(TaskId::from_random(1), wish.clone()).unwrap();
         assert_eq!((&task.owner, &*task.tool, &task.arguments), (&principal, "echo", &call.arguments));
         assert_eq!((task.ttl, task.session.as_deref(), &task.claimed), (TtlWish::Ms(7), Some("s"), &None));
 
-        let (same, call_itself) = admit().task_or_call(TaskId::from_random(1), wish.clone()).unwrap();
+        let (same, call_itself) = admit().await.task_or_call(TaskId::from_random(1), wish.clone()).unwrap();
         assert_eq!(same, task);
         assert_eq!(call_itself.new_task(TaskId::from_random(1), wish.clone()), Some(same));
 
         let how = How { may_become_task: true, ..How::default() };
-        let (invocation, becoming) = admit().invocation(how);
+        let (invocation, becoming) = admit().await.invocation(how);
         assert_eq!(
             (invocation.principal, invocation.target, invocation.arguments),
             (principal, target, call.arguments)
@@ -140,11 +167,11 @@ mod tests {
         assert_eq!(same, NewTask { claimed: Some(claimed), ..task });
     }
 
-    #[test]
-    fn only_a_tool_call_becomes_a_task() {
+    #[tokio::test]
+    async fn only_a_tool_call_becomes_a_task() {
         let principal = Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) };
         let call = Call { target: Target::Prompt("p".into()), arguments: Bytes::new() };
-        let admitted = Chain::default().admit(principal, call).unwrap();
+        let admitted = Chain::default().admit(principal, call).await.unwrap();
         assert_eq!(admitted.new_task(TaskId::from_random(1), Wish::default()), None);
     }
 }

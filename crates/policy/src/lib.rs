@@ -6,9 +6,12 @@
 #![warn(missing_docs)]
 
 mod admitted;
+pub mod budget;
 mod chain;
 pub mod follow;
+mod glob;
 pub mod switch;
 
 pub use admitted::{Admitted, Becoming, How, Wish};
+pub use budget::{Budgets, Reservation};
 pub use chain::{Call, Chain};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use longhaul_bus::{Control, Hint};
 use longhaul_core::{LimitScope, Outcome, Refusal, Retry, Target, Task, TaskId, TaskSupport, TtlWish};
 use longhaul_mcp::{Call, Denial, Reply, Wants, outcome_status};
-use longhaul_policy::{Admitted, Wish};
+use longhaul_policy::{Admitted, Reservation, Wish};
 use longhaul_rpc::{Error, trace};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::field::display;
@@ -65,8 +65,13 @@ pub(crate) async fn call(
         // Only a client that goes away is asked which call it comes back to.
         digest: if asked.dialect.is_modern() { inline::digest(&target, &arguments) } else { [0; 32] },
     };
-    let admitted = shared.chain.admit((*asked.principal).clone(), longhaul_policy::Call { target, arguments });
-    let admitted = admitted.map_err(|refusal| asked.deny(refusal))?;
+    let admitted = shared.chain.admit((*asked.principal).clone(), longhaul_policy::Call { target, arguments }).await;
+    let admitted = admitted.map_err(|error| {
+        if let Error::Refused(refusal) = &error {
+            shared.metrics.refused(refusal.name());
+        }
+        asked.failed(error)
+    })?;
     if let Some(retry) = retry.filter(|retry| retry.state.is_some()) {
         return inline::come_back(asked, admitted, wanted, retry, share, operation).await;
     }
@@ -150,10 +155,13 @@ async fn create(
         retry,
     };
     let (task, admitted) = admitted.task_or_call(id, wish).ok_or_else(|| asked.fault())?;
+    let reservation = admitted.reservation().clone();
     let creating = {
         let (shared, principal, is_modern) = (shared.clone(), principal.clone(), dialect.is_modern());
         async move {
-            let created = shared.tasks.create(task).await.map(|task| {
+            let created = shared.tasks.create(task).await;
+            hand_over(&reservation, &created);
+            let created = created.map(|task| {
                 if let Some(session) = session {
                     shared.notifier.created(session, id);
                     shared.bus.publish(Hint::Control(Control::SessionTask { session: session.to_string(), id }));
@@ -199,6 +207,14 @@ async fn create(
             }
             Err(asked.failed(error))
         }
+    }
+}
+
+/// A task that was stored, or may have been, settles what was set aside for it.
+pub(super) fn hand_over(reservation: &Reservation, created: &Result<Task, Error>) {
+    match created {
+        Ok(_) | Err(Error::Unavailable(_) | Error::Fault(_)) => reservation.handed_over(),
+        Err(Error::Refused(_) | Error::NotBegun(_)) => {}
     }
 }
 
