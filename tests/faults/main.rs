@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod answers;
+mod budgets;
 mod config;
 mod credential;
 mod dev;

@@ -20,6 +20,7 @@ macro_rules! both {
 }
 pub(crate) use both;
 
+mod budgets;
 mod bytes;
 mod call;
 mod cancel;

@@ -41,14 +41,24 @@ pub struct RateLimitsConfig {
     pub polls_per_task: Option<Rate>,
 }
 
-/// `[tools.NAME]`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+/// `[tools.NAME]`: what is said of a tool, whatever worker offers it.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ToolConfig {
     /// What policies may know it by: `resource.tags.contains("money")`.
     pub tags: Vec<String>,
     /// The scopes that a token needs to call it, beside those that every request needs.
     pub scopes: Vec<String>,
+    /// Units that a call of it costs; 1 if it is not set.
+    pub price_units: u64,
+    /// Money that a call of it costs, in US dollars; 0 if it is not set.
+    pub price_usd: f64,
+}
+
+impl Default for ToolConfig {
+    fn default() -> Self {
+        Self { tags: Vec::new(), scopes: Vec::new(), price_units: 1, price_usd: 0.0 }
+    }
 }
 
 /// `[guardrails]`: what the arguments of a call may be; 0 is no limit.

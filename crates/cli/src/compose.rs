@@ -12,6 +12,7 @@ use longhaul_gateway::{Authenticator, Credential, Gateway, Pace};
 use longhaul_policy::follow::follow;
 use longhaul_policy::switch::Switches;
 use longhaul_policy::{Chain, Checks};
+use longhaul_policy::Budgets;
 use longhaul_rpc::client::{ControlClient, Target, TasksClient};
 use longhaul_rpc::{Health, Links, Listener, Server, ServiceToken, Tasks as _};
 use longhaul_runner::{Runner, UpstreamStatus};
@@ -75,7 +76,7 @@ impl Site {
         Ok(Self { config, links, token, bus })
     }
 
-    fn target(&self) -> Target {
+    pub(crate) fn target(&self) -> Target {
         Target {
             links: self.links.clone(),
             urls: self.config.taskstore_urls.clone(),
@@ -180,14 +181,20 @@ impl Site {
         };
         let (target, keys) = (self.target(), keys.into());
         let checks = admission::checks(config, &*self.bus)?;
+        let control = Arc::new(ControlClient::new(&target)?);
+        let rules = config.budget_rules()?;
+        // Without budgets there is nothing to lease.
+        let budgets = (!rules.rules.is_empty()).then(|| Budgets::new(rules, control.clone()));
+        let budgets = budgets.transpose().map_err(|bad| Wrong(format!("budgets: {bad}")))?;
         let parts = longhaul_gateway::Parts {
             tasks: Arc::new(TasksClient::new(&target)?),
-            control: Arc::new(ControlClient::new(&target)?),
+            control,
             bus: self.bus.clone(),
             links: self.links.clone(),
             token: self.token.to_workers(),
             keyring: keys.ring(),
             auth,
+            budgets,
             clock: Arc::new(SystemClock),
             checks,
         };

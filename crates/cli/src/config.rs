@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::admission::{GuardrailsConfig, RateLimitsConfig, ToolConfig};
 use crate::callers::IssuerConfig;
 use crate::services::{ServiceTokensConfig, TlsConfig};
+use crate::budgets::BudgetConfig;
 
 /// The environment variable that names the config file.
 pub const FILE_VARIABLE: &str = "LONGHAUL_CONFIG";
@@ -103,6 +104,8 @@ pub struct Config {
     pub taskstore: TaskstoreConfig,
     /// The agent-runner.
     pub runner: RunnerConfig,
+    /// What there is to spend.
+    pub budgets: Vec<BudgetConfig>,
 }
 
 /// How log lines look.
@@ -247,6 +250,7 @@ impl Default for Config {
             gateway: GatewayConfig::default(),
             taskstore: TaskstoreConfig::default(),
             runner: RunnerConfig::default(),
+            budgets: Vec::new(),
         }
     }
 }
@@ -409,6 +413,7 @@ impl Config {
         if self.mcp_task_default_ttl_ms == 0 && self.mcp_task_max_ttl_ms != 0 {
             return Err(Wrong("mcp_task_default_ttl_ms = 0 (for ever) needs mcp_task_max_ttl_ms = 0 (no cap)".into()));
         }
+        self.budget_rules()?;
         let mut names = BTreeMap::new();
         for upstream in &self.runner.upstreams {
             if names.insert(&upstream.name, ()).is_some() {

@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod callers;
+pub mod budgets;
 pub mod check;
 pub mod compose;
 pub mod config;

@@ -12,7 +12,7 @@ use crate::admission::{self, PolicyVerb};
 use crate::config::{self, Config, Wrong};
 use crate::management::Readiness;
 use crate::telemetry::Telemetry;
-use crate::{check, compose, credentials, dev, shutdown, switch};
+use crate::{budgets, check, compose, credentials, dev, shutdown, switch};
 
 /// Durable tasks for long MCP tool calls.
 #[derive(Debug, Parser)]
@@ -57,6 +57,10 @@ enum Role {
         #[command(subcommand)]
         what: PolicyVerb,
     },
+    /// Looks at the budgets.
+    Budget {
+        what: BudgetVerb,
+    },
     /// Looks at the stored tasks.
     Tasks {
         #[command(subcommand)]
@@ -78,6 +82,12 @@ enum Role {
 enum ConfigVerb {
     /// Prints the effective config, secrets hidden, and on stderr which roles would not start with it, and why.
     Print,
+}
+
+#[derive(Debug, Subcommand)]
+enum BudgetVerb {
+    /// Prints what is taken of each budget in its present window, of how much, and when it begins anew.
+    Status,
 }
 
 #[derive(Debug, Subcommand)]
@@ -129,6 +139,7 @@ async fn play(role: Role, config: Config, environment: Vec<(String, String)>) ->
         Role::Runner => compose::runner(parts).await,
         Role::Dev { data, .. } => dev::run(parts, &data).await,
         Role::Migrate => compose::migrate(parts).await,
+        Role::Budget { what: BudgetVerb::Status } => budgets::status(parts).await,
         Role::Tasks { what: TasksVerb::Count } => compose::count(parts).await,
         Role::Credentials { what } => {
             let work =

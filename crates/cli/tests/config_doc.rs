@@ -26,6 +26,7 @@ fn keys(source: &str, structure: &str) -> Vec<(String, String)> {
         if let Some(text) = line.strip_prefix("///") {
             write!(doc, "{}{}", if doc.is_empty() { "" } else { " " }, text.trim()).unwrap();
         } else if let Some((name, _)) = line.strip_prefix("pub ").and_then(|field| field.split_once(':')) {
+            let name = name.trim_start_matches("r#");
             assert!(!doc.is_empty(), "{structure}.{name} has no documentation");
             keys.push((name.to_owned(), std::mem::take(&mut doc)));
         }
@@ -53,6 +54,7 @@ fn the_page_lists_every_key() {
     let admission = include_str!("../src/admission.rs");
     let callers = include_str!("../src/callers.rs");
     let services = include_str!("../src/services.rs");
+    let budgets = include_str!("../src/budgets.rs");
     let runner = include_str!("../../runner/src/config.rs");
     let defaults = toml::Value::try_from(Config::default()).unwrap();
     let mut page = HEAD.to_owned();
@@ -70,6 +72,7 @@ fn the_page_lists_every_key() {
     table(&mut page, "`[[gateway.issuers]]`", &keys(callers, "IssuerConfig"), None);
     table(&mut page, "`[service_tokens]`", &keys(services, "ServiceTokensConfig"), None);
     table(&mut page, "`[tls]`", &keys(services, "TlsConfig"), None);
+    table(&mut page, "`[[budgets]]`", &keys(budgets, "BudgetConfig"), None);
     table(&mut page, "`[[runner.upstreams]]`", &keys(runner, "UpstreamConfig"), None);
     table(&mut page, "`[runner.upstreams.tools.NAME]`", &keys(runner, "ToolConfig"), None);
     let agents = include_str!("../../runner/src/agent/config.rs");

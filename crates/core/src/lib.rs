@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 pub mod audit;
+pub mod budget;
 pub mod client;
 pub mod control;
 pub mod id;
@@ -25,6 +26,7 @@ pub mod trace;
 pub mod verbs;
 
 pub use audit::Event;
+pub use budget::{Amount, BudgetKey, BudgetWindow, Delta, Limit, Reserved, Window};
 pub use client::{ClientCapabilities, LogLevel, LogMessage};
 pub use control::{ControlEvent, Scope};
 pub use id::{LeaseToken, TaskId, TenantId, WorkerId};

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::budget::Reserved;
 use crate::client::ClientCapabilities;
 use crate::id::{LeaseToken, TaskId, WorkerId};
 use crate::principal::Principal;
@@ -33,6 +34,8 @@ pub struct NewTask {
     pub retry: Retry,
     /// Set for a call that has begun already and goes on as a task: it is created running.
     pub claimed: Option<Claimed>,
+    /// What its budgets have set aside for it.
+    pub reserved: Option<Reserved>,
 }
 
 /// In whose hands a task is created.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::budget::{Amount, Delta, Done, Reserved, charge};
 use crate::client::ClientCapabilities;
 use crate::id::{LeaseToken, TaskId, WorkerId};
 use crate::input::{Input, InputRequest, InputState, Question};
@@ -45,6 +46,10 @@ pub struct Task {
     pub retry: Retry,
     /// All questions it ever asked, in order: at most [`QUESTIONS_MAX`](crate::input::QUESTIONS_MAX).
     pub inputs: Vec<Input>,
+    /// What its budgets have set aside for it.
+    pub reserved: Option<Reserved>,
+    /// What its runs say that they have used so far.
+    pub spent: Option<Amount>,
 }
 
 impl Task {
@@ -59,6 +64,21 @@ impl Task {
             Phase::Ended(ending) => Some(ending),
             Phase::Queued | Phase::Running(_) => None,
         }
+    }
+
+    /// Once it has ended, what each of its budgets is charged for it.
+    pub fn charged(&self) -> Option<Amount> {
+        let reserved = self.reserved.as_ref()?;
+        let done = match self.ending()? {
+            Ending::Result { .. } | Ending::Error => Done::Answered,
+            Ending::Cancelled | Ending::Interrupted(_) => Done::Broken,
+        };
+        Some(charge(reserved.amount, self.spent, done))
+    }
+
+    /// Once it has ended, what has to be added to what was taken for it from each of its budgets.
+    pub fn settlement(&self) -> Option<Delta> {
+        Some(self.charged()?.less(self.reserved.as_ref()?.amount))
     }
 
     /// The questions that wait for an answer: their number from 1, key and content.

@@ -3,6 +3,7 @@
 //! A verb says nothing of time: the store stamps `updated_at` with its own clock as it commits.
 
 use crate::audit::Event;
+use crate::budget::{AMOUNT_MAX, Amount};
 use crate::input::{self, Input, InputKey, InputRequest, InputResponse, InputState, QUESTIONS_MAX, Question};
 use crate::limits::{STATUS_MESSAGE_BYTES_MAX, cut};
 use crate::refusal::Refusal;
@@ -55,6 +56,14 @@ impl Task {
             progress.message = progress.message.map(|message| cut(&message, STATUS_MESSAGE_BYTES_MAX).to_owned());
             self.progress = Some(progress);
         }
+        Ok(self.next(None))
+    }
+
+    /// Its worker says what it has used so far, all attempts together; less than before changes nothing of it.
+    pub fn spend(mut self, fence: &Fence, total: Amount) -> Result<Change, Refusal> {
+        self.held_under(fence)?;
+        let most = Amount { units: AMOUNT_MAX, micro_usd: AMOUNT_MAX };
+        self.spent = Some(self.spent.unwrap_or_default().max(total.min(most)));
         Ok(self.next(None))
     }
 
@@ -286,6 +295,8 @@ mod tests {
             client: ClientCapabilities { elicitation_form: true, elicitation_url: true, sampling: true, roots: true },
             retry: Retry::default(),
             inputs: Vec::new(),
+            reserved: None,
+            spent: None,
         }
     }
 

@@ -44,7 +44,7 @@ use longhaul_mcp::Listing;
 use longhaul_mcp::seal::{Keyring, Seal as _, Token};
 use longhaul_policy::follow::{Freshness, Mirror as _, STALE, follow};
 use longhaul_policy::switch::Switches;
-use longhaul_policy::{Chain, Checks};
+use longhaul_policy::{Budgets, Chain, Checks};
 use longhaul_rpc::{Control, Error, Links, ServiceToken, Tasks};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, broadcast};
@@ -88,6 +88,8 @@ pub struct Parts {
     pub keyring: Arc<ArcSwap<Keyring>>,
     /// Who the callers are.
     pub auth: Authenticator,
+    /// What calls are charged to; without, they cost nothing.
+    pub budgets: Option<Budgets>,
     /// When sessions, cursors and event ids expire.
     pub clock: Arc<dyn Clock>,
     /// Who may call what, and what they may see of it, besides what operators switch off.
@@ -210,6 +212,8 @@ pub(crate) struct Shared {
     switches: Arc<Switches>,
     clock: Arc<dyn Clock>,
     chain: Arc<Chain>,
+    chain: Chain,
+    budgets: Option<Budgets>,
     catalogue: Catalogue,
     sessions: Sessions,
     reach: Reach,
@@ -242,9 +246,11 @@ impl fmt::Debug for Shared {
 impl Gateway {
     /// Puts a gateway together. Its instruments come from the global meter provider, which must be set by then.
     pub fn build(config: Config, parts: Parts) -> Self {
-        let Parts { tasks, control, bus, links, token, keyring, auth, clock, checks } = parts;
+        let Parts { tasks, control, bus, links, token, keyring, auth, budgets, clock, checks } = parts;
         let tracker = TaskTracker::new();
         let switches = Arc::new(Switches::default());
+        let budget = budgets.clone().map(|budgets| Arc::new(budgets) as Arc<dyn Budget>);
+        let checks = Checks { switch: Some(switches.clone()), budget, ..checks };
         let dial = Dial { links, token, payload_bytes_max: config.result_bytes_max.max(config.request_bytes_max) };
         let shared = Shared {
             catalogue: Catalogue::new(dial, &config),
@@ -264,9 +270,10 @@ impl Gateway {
             drain: CancellationToken::new(),
             give_up: CancellationToken::new(),
             sweeping: AtomicBool::new(false),
-            chain: Arc::new(Chain::new(Checks { switch: Some(switches.clone()), ..checks })),
+            chain: Arc::new(Chain::new(checks)),
             switches,
             credentials: Credentials::new(clock.clone()),
+            budgets,
             config,
             tasks,
             control,
@@ -306,6 +313,11 @@ impl Gateway {
         background.spawn(stop.clone().run_until_cancelled_owned(hear(shared.clone())));
         background.spawn(stop.clone().run_until_cancelled_owned(look_at_offers(shared.clone())));
         background.spawn(stop.clone().run_until_cancelled_owned(look_at_sessions(shared.clone())));
+        // It has something to do when everything else has ended.
+        if let Some(budgets) = shared.budgets.clone() {
+            let stop = stop.clone();
+            background.spawn(async move { budgets.run(stop).await });
+        }
         let (watching, patience) = (shared.clone(), shared.config.pace.store_away);
         background.spawn(stop.clone().run_until_cancelled_owned(async move { watching.reach.watch(patience).await }));
         background.spawn(stop.clone().run_until_cancelled_owned(follow_control(shared.clone())));

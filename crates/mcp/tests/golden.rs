@@ -153,6 +153,8 @@ fn task(phase: Phase, ttl_ms: Option<u64>, status_message: Option<&str>) -> Task
         client: ClientCapabilities::default(),
         retry: longhaul_core::Retry::default(),
         inputs: Vec::new(),
+        reserved: None,
+        spent: None,
     }
 }
 

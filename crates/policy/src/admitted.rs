@@ -1,14 +1,13 @@
 //! The proof that a call was let in.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_core::{Claimed, ClientCapabilities, NewTask, Principal, Retry, Target, TaskId, TraceContext, TtlWish};
 use longhaul_rpc::{Invocation, Line};
 
+use crate::budget::Reservation;
 use crate::chain::{Aim, Call};
-use crate::hooks::Reserved;
 
 /// A call that was let in. It is spent by carrying it out.
 ///
@@ -17,7 +16,7 @@ use crate::hooks::Reserved;
 /// ```compile_fail,E0451
 /// # use longhaul_policy::{Admitted, Call};
 /// # fn forge(principal: longhaul_core::Principal, call: Call) -> Admitted {
-/// Admitted { principal, call, reserved: None }
+/// Admitted { principal, call, reservation: longhaul_policy::Reservation::none() }
 /// # }
 /// ```
 #[derive(Debug)]
@@ -25,7 +24,7 @@ pub struct Admitted {
     principal: Principal,
     call: Call,
     /// What its budgets have set aside for it; shared by the call and the task that it may be instead.
-    reserved: Option<Arc<dyn Reserved>>,
+    reservation: Reservation,
 }
 
 /// What a caller may choose of its task.
@@ -46,8 +45,13 @@ pub struct Wish {
 }
 
 impl Admitted {
-    pub(crate) fn new(principal: Principal, call: Call, reserved: Option<Arc<dyn Reserved>>) -> Self {
-        Self { principal, call, reserved }
+    pub(crate) fn new(principal: Principal, call: Call, reservation: Reservation) -> Self {
+        Self { principal, call, reservation }
+    }
+
+    /// What its budgets have set aside for it, to be settled once it is carried out.
+    pub fn reservation(&self) -> &Reservation {
+        &self.reservation
     }
 
     /// The arguments as they were let in: what a check has taken out of them is gone.
@@ -68,7 +72,7 @@ impl Admitted {
     /// The call as a task, and the same call in case there is no room for the task and it need not be one.
     pub fn task_or_call(self, id: TaskId, wish: Wish) -> Option<(NewTask, Self)> {
         let (principal, call) = (self.principal.clone(), self.call.clone());
-        let other = Self { principal, call, reserved: self.reserved.clone() };
+        let other = Self { principal, call, reservation: self.reservation.clone() };
         Some((self.task(id, wish, None)?, other))
     }
 
@@ -87,9 +91,22 @@ impl Admitted {
 
     fn task(self, id: TaskId, wish: Wish, claimed: Option<Claimed>) -> Option<NewTask> {
         let Wish { ttl, progress_token, session, trace, client, retry } = wish;
-        let Self { principal: owner, call: Call { target, arguments, .. }, .. } = self;
+        let Self { principal: owner, call: Call { target, arguments, .. }, reservation } = self;
         let Target::Tool(tool) = target else { return None };
-        Some(NewTask { id, owner, tool, arguments, ttl, progress_token, session, trace, client, retry, claimed })
+        Some(NewTask {
+            id,
+            owner,
+            tool,
+            arguments,
+            ttl,
+            progress_token,
+            session,
+            trace,
+            client,
+            retry,
+            claimed,
+            reserved: reservation.reserved(),
+        })
     }
 }
 
@@ -113,6 +130,11 @@ pub struct How {
 pub struct Becoming(Admitted);
 
 impl Becoming {
+    /// As [`Admitted::reservation`].
+    pub fn reservation(&self) -> &Reservation {
+        &self.0.reservation
+    }
+
     pub(crate) fn asks(&self) -> (&Principal, &Call) {
         (&self.0.principal, &self.0.call)
     }

@@ -13,7 +13,8 @@ use crate::admitted::{Admitted, Becoming};
 use crate::cedar::{Action, Policies};
 use crate::data::{DataPolicies, Passage, Verdict};
 use crate::guardrails::Guardrails;
-use crate::hooks::{Budget, Record, Reserved, Switch};
+use crate::budget::Reservation;
+use crate::hooks::{Budget, Record, Switch};
 use crate::metrics::Metrics;
 use crate::rates::{Kind, Rates};
 
@@ -103,7 +104,7 @@ impl std::fmt::Debug for Chain {
 struct Asking {
     principal: Principal,
     call: Call,
-    reserved: Option<Arc<dyn Reserved>>,
+    reservation: Reservation,
 }
 
 impl Chain {
@@ -115,7 +116,7 @@ impl Chain {
     /// Lets a call in, or says which check was against it. What cannot be evaluated is unavailable.
     pub async fn admit(&self, principal: Principal, call: Call) -> Result<Admitted, Error> {
         let began = Instant::now();
-        let mut asking = Asking { principal, call, reserved: None };
+        let mut asking = Asking { principal, call, reservation: Reservation::none() };
         let mut decided = Ok(());
         for check in ORDER {
             decided = self.ask(check, &mut asking).await;
@@ -124,12 +125,12 @@ impl Chain {
             }
         }
         self.decided(&asking.principal, &asking.call.target, began, &decided);
-        let Asking { principal, call, reserved } = asking;
-        decided.map(|()| Admitted::new(principal, call, reserved))
+        let Asking { principal, call, reservation } = asking;
+        decided.map(|()| Admitted::new(principal, call, reservation))
     }
 
     async fn ask(&self, check: Check, asking: &mut Asking) -> Result<(), Error> {
-        let Asking { principal, call, reserved } = asking;
+        let Asking { principal, call, reservation } = asking;
         match check {
             Check::KillSwitch => self.switched(principal, &call.target)?,
             Check::RateLimit => match call.aim {
@@ -156,7 +157,7 @@ impl Chain {
             }
             Check::Budget => {
                 if let Some(budget) = self.checks.budget.as_ref().filter(|_| call.aim != Aim::Resumed) {
-                    *reserved = Some(budget.reserve(principal, &call.target).await?);
+                    *reservation = budget.reserve(principal, &call.target).await?;
                 }
             }
             Check::DataPolicy => self.screen(principal, call)?,

@@ -1,7 +1,7 @@
 //! Names with `*` in them.
 
 /// Whether `name` is what `glob` says: `*` stands for any text, everything else for itself.
-pub(crate) fn matches(glob: &str, name: &str) -> bool {
+pub fn matches(glob: &str, name: &str) -> bool {
     let mut parts = glob.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };
@@ -14,7 +14,7 @@ pub(crate) fn matches(glob: &str, name: &str) -> bool {
 }
 
 /// Whether any of them does.
-pub(crate) fn any(globs: &[String], name: &str) -> bool {
+pub fn any(globs: &[String], name: &str) -> bool {
     globs.iter().any(|glob| matches(glob, name))
 }
 

@@ -1,11 +1,10 @@
 //! What the chain asks of parts that have their state elsewhere.
 
-use std::fmt;
-use std::sync::Arc;
-
 use async_trait::async_trait;
 use longhaul_core::{Denied, Principal, Target};
 use longhaul_rpc::Error;
+
+use crate::budget::Reservation;
 
 /// Knows what operators have switched off.
 pub trait Switch: Send + Sync {
@@ -16,12 +15,9 @@ pub trait Switch: Send + Sync {
 /// Knows what may still be spent.
 #[async_trait]
 pub trait Budget: Send + Sync {
-    /// Sets aside what a call costs; refused if there is not enough left.
-    async fn reserve(&self, principal: &Principal, target: &Target) -> Result<Arc<dyn Reserved>, Error>;
+    /// Sets aside what a call costs; refused if there is not enough left. Dropped, it is given back.
+    async fn reserve(&self, principal: &Principal, target: &Target) -> Result<Reservation, Error>;
 }
-
-/// What a budget has set aside; dropped, it is given back unless it was spent.
-pub trait Reserved: Send + Sync + fmt::Debug {}
 
 /// Hears of refusals.
 pub trait Record: Send + Sync {

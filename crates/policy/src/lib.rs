@@ -7,12 +7,13 @@
 #![warn(missing_docs)]
 
 mod admitted;
+pub mod budget;
 pub mod cedar;
 mod chain;
 pub mod data;
 mod files;
 pub mod follow;
-mod glob;
+pub mod glob;
 pub mod guardrails;
 mod hooks;
 mod json;
@@ -21,6 +22,7 @@ pub mod rates;
 pub mod switch;
 
 pub use admitted::{Admitted, Becoming, How, Wish};
+pub use budget::{Budgets, Reservation};
 pub use chain::{Aim, Call, Chain, Checks, Source};
-pub use hooks::{Budget, Record, Reserved, Switch};
+pub use hooks::{Budget, Record, Switch};
 pub use longhaul_rpc::Error;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use longhaul_bus::{Bus, Control as ControlHint, DeafBus, Hint, LocalBus};
-use longhaul_core::{Caller, Check, LogLevel, Principal, Scope, Target, TenantId, Timestamp};
+use longhaul_core::{BudgetKey, Caller, Check, LogLevel, Principal, Scope, Target, TenantId, Timestamp};
 use longhaul_policy::follow::{LOOK, Mirror as _, follow};
 use longhaul_policy::switch::Switches;
 use longhaul_rpc::{
-    Changes, Control, CredentialChange, CredentialInfo, Error, KeyDigest, NewCredential, SessionNote, SessionPosition,
-    Stopped, Switch, Switched,
+    BudgetLease, BudgetReturn, BudgetState, BudgetWish, Changes, Control, CredentialChange, CredentialInfo, Error,
+    KeyDigest, NewCredential, SessionNote, SessionPosition, Stopped, Switch, Switched,
 };
 use tokio::sync::Notify;
 
@@ -95,6 +95,15 @@ impl Control for Store {
         panic!("not asked here")
     }
     async fn stop_running(&self, _: &Scope) -> Result<Stopped, Error> {
+        panic!("not asked here")
+    }
+    async fn lease_budget(&self, _: Vec<BudgetWish>) -> Result<Vec<BudgetLease>, Error> {
+        panic!("not asked here")
+    }
+    async fn return_budget(&self, _: Vec<BudgetReturn>) -> Result<(), Error> {
+        panic!("not asked here")
+    }
+    async fn budgets(&self, _: Option<BudgetKey>) -> Result<Vec<BudgetState>, Error> {
         panic!("not asked here")
     }
 }

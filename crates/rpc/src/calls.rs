@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use longhaul_core::{
-    Claimed, ClientCapabilities, InputRequest, InputResponse, LogLevel, LogMessage, Outcome, Principal, Progress,
-    Target, Task, TraceContext,
+    Amount, Claimed, ClientCapabilities, InputRequest, InputResponse, LogLevel, LogMessage, Outcome, Principal,
+    Progress, Target, Task, TraceContext,
 };
 
 use crate::Error;
@@ -102,6 +102,8 @@ pub enum CallEvent {
         /// In whose hands the task is to be created.
         claimed: Claimed,
     },
+    /// What it has used so far, all in all.
+    Spent(Amount),
     /// The last word.
     Outcome(Outcome),
 }

@@ -7,14 +7,15 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use longhaul_core::{
-    Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Scope, Task, TaskId,
-    Timestamp, WorkerId, WorkerInfo,
+    Amount, BudgetKey, Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Scope,
+    Task, TaskId, Timestamp, WorkerId, WorkerInfo,
 };
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::budgets::{self, BudgetLease, BudgetReturn, BudgetState, BudgetWish};
 use crate::convert::{self, Bad};
 use crate::identity::Roles;
 use crate::link::{Links, ServiceToken, message_bytes_max};
@@ -318,6 +319,14 @@ impl Work for WorkClient {
         }
     }
 
+    async fn spend(&self, fence: Fence, total: Amount) -> Result<Task, Error> {
+        let spend = pb::Spend { fence: Some(convert::fence_to(fence)), total: Some(budgets::amount_to(total)) };
+        match self.call(work_request::Verb::Spend(spend)).await? {
+            work_reply::Answer::Task(task) => Ok(convert::task_from(task)?),
+            _ => unexpected(),
+        }
+    }
+
     async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, timeout: Duration) -> Result<Task, Error> {
         let request = pb::RequestInput {
             fence: Some(convert::fence_to(fence)),
@@ -488,6 +497,7 @@ fn event_from(answer: calls_reply::Answer) -> Result<CallEvent, Bad> {
         Answer::Becoming(pb::Becoming { run, claimed }) => {
             CallEvent::Becoming { run, claimed: convert::claimed_from(claimed.ok_or(Bad("claimed"))?)? }
         }
+        Answer::Spent(spent) => CallEvent::Spent(budgets::amount_from(spent)),
         Answer::Outcome(outcome) => CallEvent::Outcome(convert::outcome_from(outcome)?),
         Answer::Refusal(_) | Answer::Fault(_) | Answer::Done(_) | Answer::Updated(_) => return Err(Bad("event")),
     })
@@ -701,6 +711,40 @@ impl Control for ControlClient {
             .await?
             .into_inner();
         Ok(Stopped { stopped, more })
+    }
+
+    async fn lease_budget(&self, wishes: Vec<BudgetWish>) -> Result<Vec<BudgetLease>, Error> {
+        let count = wishes.len();
+        let lease = pb::LeaseBudgetRequest { wishes: wishes.into_iter().map(budgets::wish_to).collect() };
+        let leases = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(lease.clone()));
+                async move { client.lease_budget(request).await }
+            })
+            .await?;
+        let leases = leases.into_inner().leases.into_iter().map(budgets::lease_from).collect::<Result<Vec<_>, _>>()?;
+        if leases.len() != count { unexpected() } else { Ok(leases) }
+    }
+
+    async fn return_budget(&self, returns: Vec<BudgetReturn>) -> Result<(), Error> {
+        let back = pb::ReturnBudgetRequest { returns: returns.into_iter().map(budgets::return_to).collect() };
+        self.ask(|mut client| {
+            let request = self.token.sign(tonic::Request::new(back.clone()));
+            async move { client.return_budget(request).await }
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn budgets(&self, after: Option<BudgetKey>) -> Result<Vec<BudgetState>, Error> {
+        let after = budgets::after_to(after);
+        let states = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(after.clone()));
+                async move { client.budgets(request).await }
+            })
+            .await?;
+        Ok(states.into_inner().budgets.into_iter().map(budgets::state_from).collect::<Result<_, _>>()?)
     }
 }
 

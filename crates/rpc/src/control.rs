@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use longhaul_core::{LogLevel, Principal, Scope, Timestamp};
+use longhaul_core::{BudgetKey, LogLevel, Principal, Scope, Timestamp};
 
 use crate::Error;
+use crate::budgets::{BudgetLease, BudgetReturn, BudgetState, BudgetWish};
 use crate::credentials::{CredentialChange, CredentialInfo, KeyDigest, NewCredential};
 use crate::switches::{Switch, Switched};
 
@@ -66,6 +67,13 @@ pub trait Control: Send + Sync {
     async fn switch_changes(&self, since: u64) -> Result<Changes<Switch>, Error>;
     /// Cancels some of the open tasks within a scope.
     async fn stop_running(&self, scope: &Scope) -> Result<Stopped, Error>;
+    /// Leases slices of budgets, at most [`BUDGET_LEASES_MAX`](crate::BUDGET_LEASES_MAX): one answer per wish, in order.
+    async fn lease_budget(&self, wishes: Vec<BudgetWish>) -> Result<Vec<BudgetLease>, Error>;
+    /// Gives back what was not used of leased slices, at most [`BUDGET_LEASES_MAX`](crate::BUDGET_LEASES_MAX) of them.
+    async fn return_budget(&self, returns: Vec<BudgetReturn>) -> Result<(), Error>;
+    /// How budgets stand in their present windows: at most [`BUDGETS_PAGE`](crate::BUDGETS_PAGE), in order, strictly after
+    /// `after`; of those that nobody has drawn on there is nothing.
+    async fn budgets(&self, after: Option<BudgetKey>) -> Result<Vec<BudgetState>, Error>;
 }
 
 /// What has changed, in order; a full page means that there is more.

@@ -9,6 +9,7 @@ use longhaul_core::{
     TaskSupport, TemplateDef, TenantId, Timestamp, ToolDef, TraceContext, TtlWish, WorkerId, WorkerInfo,
 };
 
+use crate::budgets::{amount_from, amount_to, reserved_from, reserved_to};
 use crate::pb;
 use crate::pipe::{Reply, Request};
 use crate::{Answers, Asked, Assignment, Claim, Directive, Error, Invocation, Line, Resume, SessionNote};
@@ -71,6 +72,7 @@ pub(crate) fn new_task_to(task: NewTask) -> pb::NewTask {
         client: task.client.bits().into(),
         claimed: task.claimed.map(claimed_to),
         retry: Some(retry_to(task.retry)),
+        reserved: task.reserved.map(reserved_to),
     }
 }
 
@@ -125,6 +127,7 @@ pub(crate) fn new_task_from(task: pb::NewTask) -> Read<NewTask> {
         client: client_from(task.client)?,
         claimed: task.claimed.map(claimed_from).transpose()?,
         retry: retry_from(task.retry)?,
+        reserved: task.reserved.map(reserved_from).transpose()?,
     })
 }
 
@@ -156,6 +159,8 @@ pub(crate) fn task_to(task: Task) -> pb::Task {
         client: task.client.bits().into(),
         inputs: task.inputs.into_iter().map(input_to).collect(),
         retry: Some(retry_to(task.retry)),
+        reserved: task.reserved.map(reserved_to),
+        spent: task.spent.map(amount_to),
     }
 }
 
@@ -187,6 +192,8 @@ pub(crate) fn task_from(task: pb::Task) -> Read<Task> {
         client: client_from(task.client)?,
         retry: retry_from(task.retry)?,
         inputs: task.inputs.into_iter().map(input_from).collect::<Read<_>>()?,
+        reserved: task.reserved.map(reserved_from).transpose()?,
+        spent: task.spent.map(amount_from),
     })
 }
 

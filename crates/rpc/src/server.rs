@@ -16,6 +16,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::Instrument as _;
 
+use crate::budgets;
 use crate::convert::{self, Bad};
 use crate::identity::Guard;
 use crate::link::{Listener, ServiceToken, message_bytes_max};
@@ -318,6 +319,7 @@ fn work_span(verb: &work_request::Verb) -> tracing::Span {
         Verb::Attach(_) | Verb::Claim(_) | Verb::CancelRequest(_) => tracing::Span::none(),
         Verb::Heartbeat(_) => tracing::trace_span!("heartbeat"),
         Verb::Report(report) => tracing::debug_span!("report", task.id = id(&report.fence)),
+        Verb::Spend(spend) => tracing::debug_span!("spend", task.id = id(&spend.fence)),
         Verb::RequestInput(request) => tracing::info_span!("request_input", task.id = id(&request.fence)),
         Verb::Withdraw(withdraw) => tracing::info_span!("withdraw", task.id = id(&withdraw.fence)),
         Verb::Collect(collect) => tracing::debug_span!("collect", task.id = id(&collect.fence)),
@@ -380,6 +382,10 @@ async fn work_verb(work: &dyn Work, verb: work_request::Verb, replies: &Replies<
             let report =
                 Report { status_message: report.status_message, progress: report.progress.map(convert::progress_from) };
             Answer::Task(convert::task_to(work.report(fence, report).await?))
+        }
+        Verb::Spend(spend) => {
+            let total = budgets::amount_from(spend.total.ok_or(Bad("total"))?);
+            Answer::Task(convert::task_to(work.spend(convert::fence_from(spend.fence)?, total).await?))
         }
         Verb::RequestInput(request) => {
             let requests = convert::requests_from(request.requests)?;
@@ -509,6 +515,7 @@ async fn pass_on(mut events: CallEvents, replies: &Replies<pb::CallsReply>) -> R
             Some(Ok(CallEvent::Becoming { run, claimed })) => {
                 (Answer::Becoming(pb::Becoming { run, claimed: Some(convert::claimed_to(claimed)) }), false)
             }
+            Some(Ok(CallEvent::Spent(spent))) => (Answer::Spent(budgets::amount_to(spent)), false),
             Some(Ok(CallEvent::Outcome(outcome))) => (Answer::Outcome(convert::outcome_to(outcome)), true),
             Some(Err(error)) => return Err(error),
             None => (Answer::Done(pb::CallDone {}), true),
@@ -656,6 +663,40 @@ impl pb::control_server::Control for Served<dyn Control> {
         let Stopped { stopped, more } = self.inner.stop_running(&scope).await.map_err(status)?;
         Ok(Response::new(pb::StopRunningResponse { stopped, more }))
     }
+
+    async fn lease_budget(
+        &self,
+        request: tonic::Request<pb::LeaseBudgetRequest>,
+    ) -> Result<Response<pb::LeaseBudgetResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let wishes = request.into_inner().wishes.into_iter().map(budgets::wish_from).collect::<Result<_, _>>();
+        let leases = self.inner.lease_budget(wishes.map_err(bad)?).await.map_err(status)?;
+        Ok(Response::new(pb::LeaseBudgetResponse { leases: leases.into_iter().map(budgets::lease_to).collect() }))
+    }
+
+    async fn return_budget(
+        &self,
+        request: tonic::Request<pb::ReturnBudgetRequest>,
+    ) -> Result<Response<pb::ReturnBudgetResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let returns = request.into_inner().returns.into_iter().map(budgets::return_from).collect::<Result<_, _>>();
+        self.inner.return_budget(returns.map_err(bad)?).await.map_err(status)?;
+        Ok(Response::new(pb::ReturnBudgetResponse {}))
+    }
+
+    async fn budgets(
+        &self,
+        request: tonic::Request<pb::BudgetsRequest>,
+    ) -> Result<Response<pb::BudgetsResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let after = budgets::after_from(request.into_inner()).map_err(bad)?;
+        let states = self.inner.budgets(after).await.map_err(status)?;
+        Ok(Response::new(pb::BudgetsResponse { budgets: states.into_iter().map(budgets::state_to).collect() }))
+    }
+}
+
+fn bad(bad: Bad) -> Status {
+    status(bad.into())
 }
 
 fn status(error: Error) -> Status {

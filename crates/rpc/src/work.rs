@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use longhaul_core::{
-    Fence, InputRequest, InputResponse, LeaseToken, Outcome, Progress, Task, TaskId, TraceContext, WorkerId, WorkerInfo,
+    Amount, Fence, InputRequest, InputResponse, LeaseToken, Outcome, Progress, Task, TaskId, TraceContext, WorkerId,
+    WorkerInfo,
 };
 
 use crate::Error;
@@ -23,6 +24,8 @@ pub trait Work: Send + Sync {
     async fn heartbeat(&self, worker: &WorkerId, leases: Vec<(TaskId, u32)>) -> Result<Vec<Directive>, Error>;
     /// Sets a task's status message or progress. Answers with the task as it is now.
     async fn report(&self, fence: Fence, report: Report) -> Result<Task, Error>;
+    /// Says what a task has used so far, all attempts together, for its budgets to be charged with in the end.
+    async fn spend(&self, fence: Fence, total: Amount) -> Result<Task, Error>;
     /// Asks a task's owner. The same questions again change nothing; without an answer in time they count as declined.
     async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, timeout: Duration) -> Result<Task, Error>;
     /// Closes questions of a task without an answer, by their keys, which stay used. One that is closed already stays so; one

@@ -10,17 +10,18 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
 use longhaul_core::{
-    Caller, Check, Claimed, ClientCapabilities, Denied, Fence, Input, InputKey, InputRequest, InputResponse,
-    InputState, Lease, LeaseToken, LogLevel, LogMessage, NewTask, OnInterrupt, Outcome, Phase, Principal, Progress,
-    PromptDef, Question, Refusal, ResourceDef, Retry, Scope, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId,
-    Timestamp, ToolDef, TraceContext, TtlWish, WorkerId, WorkerInfo,
+    Amount, BudgetKey, BudgetWindow, Caller, Check, Claimed, ClientCapabilities, Delta, Denied, Fence, Input, InputKey,
+    InputRequest, InputResponse, InputState, Lease, LeaseToken, Limit, LogLevel, LogMessage, NewTask, OnInterrupt,
+    Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal, Reserved, ResourceDef, Retry, Scope, Target,
+    Task, TaskId, TaskSupport, TemplateDef, TenantId, Timestamp, ToolDef, TraceContext, TtlWish, Window, WorkerId,
+    WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, ControlClient, TasksClient, WorkClient};
 use longhaul_rpc::{
-    Answers, Asked, Assignment, CallEvent, CallEvents, Calls, Changes, Claim, Control, CredentialChange,
-    CredentialInfo, Directive, Directives, Error, Invocation, KeyDigest, Line, Links, NewCredential, Page, Position,
-    Report, Resume, Server, ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks,
-    Work,
+    Answers, Asked, Assignment, BudgetLease, BudgetReturn, BudgetState, BudgetWish, CallEvent, CallEvents, Calls,
+    Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, Invocation, KeyDigest,
+    Line, Links, NewCredential, Page, Position, Report, Resume, Server, ServiceToken, SessionNote, SessionPosition,
+    Stopped, Switch, Switched, TaskCount, Tasks, Work,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -47,6 +48,51 @@ fn client() -> ClientCapabilities {
 
 fn claimed() -> Claimed {
     Claimed { worker: WorkerId { name: "w".into(), incarnation: "1".into() }, token: LeaseToken("born".into()) }
+}
+
+fn amount() -> Amount {
+    Amount { units: 3, micro_usd: u64::MAX }
+}
+
+fn key() -> BudgetKey {
+    BudgetKey { budget: "b".into(), tenant: "t".into(), holder: String::new() }
+}
+
+fn reserved() -> Reserved {
+    let other = BudgetKey { holder: "person:1:a:1:p".into(), ..key() };
+    let from = [(key(), 0), (other, 7)].map(|(key, at)| BudgetWindow { key, starts_at: Timestamp::from_micros(at) });
+    Reserved { amount: amount(), from: from.into() }
+}
+
+fn limits() -> [Limit; 3] {
+    [Limit::NOTHING, Limit { units: Some(100), micro_usd: None }, Limit { units: None, micro_usd: Some(u64::MAX) }]
+}
+
+fn wishes() -> Vec<BudgetWish> {
+    let wish = |(window, limit)| BudgetWish {
+        id: "i".into(),
+        key: key(),
+        window,
+        limit,
+        demand: Amount::ZERO,
+        ahead: amount(),
+    };
+    Window::ALL.into_iter().zip(limits()).map(wish).collect()
+}
+
+fn leases() -> Vec<BudgetLease> {
+    let [starts_at, ends_at, now] = [-1, 7, 5].map(Timestamp::from_micros);
+    limits().map(|left| BudgetLease { starts_at, ends_at, now, granted: amount(), left }).into()
+}
+
+fn returns() -> Vec<BudgetReturn> {
+    let back = |delta| BudgetReturn { id: "i".into(), from: reserved().from.remove(1), delta };
+    [Delta { units: -1, micro_usd: i64::MAX }, Delta { units: 1, micro_usd: i64::MIN }].map(back).into()
+}
+
+fn states() -> Vec<BudgetState> {
+    let [starts_at, ends_at] = [-1, 7].map(Timestamp::from_micros);
+    limits().map(|limit| BudgetState { key: key(), starts_at, ends_at, limit, taken: amount() }).into()
 }
 
 fn fence() -> Fence {
@@ -103,6 +149,7 @@ fn new_task() -> NewTask {
         client: client(),
         retry: Retry { on_interrupt: OnInterrupt::Resume, max_attempts: 7 },
         claimed: Some(claimed()),
+        reserved: Some(reserved()),
     }
 }
 
@@ -127,6 +174,8 @@ fn task() -> Task {
         client: client(),
         retry: Retry { on_interrupt: OnInterrupt::Requeue, max_attempts: u32::MAX },
         inputs: (0..).zip(states).map(|(at, state)| Input { key: format!("k-{at}"), state }).collect(),
+        reserved: Some(reserved()),
+        spent: Some(amount()),
     }
 }
 
@@ -195,6 +244,7 @@ fn words() -> Vec<CallEvent> {
         CallEvent::Log(LogMessage { level: LogLevel::Debug, logger: None, data: json("null") }),
         CallEvent::Asked(Asked { run: RUN.into(), round: 1, requests: requests() }),
         CallEvent::Withdrawn(vec!["k-0".into(), "k-3".into()]),
+        CallEvent::Spent(amount()),
         CallEvent::Becoming { run: RUN.into(), claimed: claimed() },
     ]
 }
@@ -314,6 +364,10 @@ impl Work for Roles {
         assert_eq!(of, fence());
         Ok(numbered().into_iter().filter(|(nth, _)| !have.contains(nth)).collect())
     }
+    async fn spend(&self, of: Fence, total: Amount) -> Result<Task, Error> {
+        assert_eq!((of, total), (fence(), amount()));
+        Ok(task())
+    }
     async fn record(&self, of: Fence, nth: u32, entry: Bytes) -> Result<(), Error> {
         assert_eq!((of, nth, entry), (fence(), 7, Bytes::from_static(b"\0\xff")));
         Ok(())
@@ -429,6 +483,17 @@ impl Control for Roles {
     async fn stop_running(&self, scope: &Scope) -> Result<Stopped, Error> {
         Ok(Stopped { stopped: 3, more: *scope == scopes()[2] })
     }
+    async fn lease_budget(&self, said: Vec<BudgetWish>) -> Result<Vec<BudgetLease>, Error> {
+        assert_eq!(said, wishes());
+        Ok(leases())
+    }
+    async fn return_budget(&self, said: Vec<BudgetReturn>) -> Result<(), Error> {
+        assert_eq!(said, returns());
+        Ok(())
+    }
+    async fn budgets(&self, after: Option<BudgetKey>) -> Result<Vec<BudgetState>, Error> {
+        Ok(states().into_iter().skip(usize::from(after == Some(key()))).collect())
+    }
 }
 
 fn new_credential(expires_in: Option<Duration>) -> NewCredential {
@@ -517,6 +582,7 @@ async fn workers_and_task_stores_mean_the_same_questions_answers_and_directives(
     assert_eq!(work.withdraw(fence(), vec!["k-0".into(), "k-1".into()]).await.unwrap(), task());
     assert_eq!(work.collect(fence(), Vec::new()).await.unwrap(), numbered());
     assert_eq!(work.collect(fence(), vec![1, 2, 3, 5]).await.unwrap(), [numbered().remove(3), numbered().remove(5)]);
+    assert_eq!(work.spend(fence(), amount()).await.unwrap(), task());
     work.record(fence(), 7, Bytes::from_static(b"\0\xff")).await.unwrap();
     assert_eq!(work.journal(fence(), 3).await.unwrap(), [Bytes::from_static(b"\0"), Bytes::new()]);
     for (seconds, expected) in (0..).zip(refusals()) {
@@ -601,4 +667,13 @@ async fn operators_gateways_and_task_stores_mean_the_same_switches() {
     for (scope, more) in scopes().iter().zip([false, false, true]) {
         assert_eq!(control.stop_running(scope).await.unwrap(), Stopped { stopped: 3, more });
     }
+}
+
+#[tokio::test]
+async fn gateways_and_task_stores_mean_the_same_budgets() {
+    let control = ControlClient::new(&serve()).unwrap();
+    assert_eq!(control.lease_budget(wishes()).await.unwrap(), leases());
+    control.return_budget(returns()).await.unwrap();
+    assert_eq!(control.budgets(None).await.unwrap(), states());
+    assert_eq!(control.budgets(Some(key())).await.unwrap(), states()[1..]);
 }

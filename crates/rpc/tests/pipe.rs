@@ -41,6 +41,7 @@ fn new_task(id: u128, arguments: Bytes) -> NewTask {
         client: ClientCapabilities::default(),
         retry: longhaul_core::Retry::default(),
         claimed: None,
+        reserved: None,
     }
 }
 
@@ -79,6 +80,8 @@ impl Tasks for Fake {
             client: task.client,
             retry: longhaul_core::Retry::default(),
             inputs: Vec::new(),
+            reserved: None,
+            spent: None,
         })
     }
 

@@ -39,6 +39,7 @@ fn task(client: usize, turn: usize) -> NewTask {
         client: ClientCapabilities::default(),
         retry: longhaul_core::Retry::default(),
         claimed: None,
+        reserved: None,
     }
 }
 

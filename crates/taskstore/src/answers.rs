@@ -89,6 +89,8 @@ mod tests {
             client: ClientCapabilities::default(),
             retry: Retry::default(),
             inputs: Vec::new(),
+            reserved: None,
+            spent: None,
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod answers;
 mod batch;
+mod budgets;
 mod clock;
 mod control;
 mod hints;

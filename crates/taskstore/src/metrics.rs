@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use longhaul_core::{Ending, Interruption};
+use longhaul_core::{Amount, Ending, Interruption};
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 use opentelemetry::{KeyValue, global};
 
@@ -28,6 +28,8 @@ struct Instruments {
     overload: Counter<u64>,
     conflicts: Counter<u64>,
     purged: Counter<u64>,
+    units: Counter<u64>,
+    usd: Counter<f64>,
     tools: Mutex<HashSet<String>>,
 }
 
@@ -85,6 +87,14 @@ static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
             .with_description("Changes decided anew because the task had moved on.")
             .build(),
         purged: meter.u64_counter("longhaul_purged_tasks").with_description("Expired tasks deleted.").build(),
+        units: meter
+            .u64_counter("longhaul_budget_spent_units")
+            .with_description("Units that calls were charged, by budget.")
+            .build(),
+        usd: meter
+            .f64_counter("longhaul_budget_spent_usd")
+            .with_description("US dollars that calls were charged, by budget.")
+            .build(),
         tools: Mutex::default(),
     }
 });
@@ -164,4 +174,11 @@ pub(crate) fn conflict(verb: &'static str) {
 
 pub(crate) fn purged(tasks: u64) {
     INSTRUMENTS.purged.add(tasks, &[]);
+}
+
+/// The names of budgets are those of the gateways' config.
+pub(crate) fn spent(budget: &str, charged: Amount) {
+    let label = [KeyValue::new("budget", budget.to_owned())];
+    INSTRUMENTS.units.add(charged.units, &label);
+    INSTRUMENTS.usd.add(charged.micro_usd as f64 / 1e6, &label);
 }

@@ -10,13 +10,13 @@ use longhaul_bus::{Control as ControlHint, Hint};
 use longhaul_core::input::QUESTIONS_MAX;
 use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
-    CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel, NewTask, Outcome,
-    Phase, Principal, Progress, Refusal, Scope, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
+    Amount, BudgetKey, CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel,
+    NewTask, Outcome, Phase, Principal, Progress, Refusal, Scope, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
-    Assignment, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, KeyDigest,
-    NewCredential, Page, Position, Report, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote,
-    SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
+    Assignment, BudgetLease, BudgetReturn, BudgetState, BudgetWish, Changes, Claim, Control, CredentialChange,
+    CredentialInfo, Directive, Directives, Error, KeyDigest, NewCredential, Page, Position, Report, SESSION_NOTES_MAX,
+    SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
 };
 use tokio::time::Instant;
 
@@ -26,7 +26,7 @@ use crate::store::{
     Committed, Created, Found, Loaded, NewNote, NewRow, OUTCOME_BYTES_MAX, Recorded, Stored, Wanted, Wish, Write,
     insist, weight,
 };
-use crate::{TaskStore, answers, metrics};
+use crate::{TaskStore, answers, budgets, metrics};
 
 /// How often a change is decided anew because the task has moved on.
 const CONFLICTS_MAX: u32 = 8;
@@ -98,6 +98,9 @@ pub(crate) fn committed(write: &Write, committed: &Committed, hints: &Hints) {
     if let Some(ending) = task.ending() {
         let ran = committed.claimed_at.map(|claimed| between(claimed, committed.updated_at));
         metrics::ended(&task.tool, ending, ran);
+        if let (Some(reserved), Some(charged)) = (&task.reserved, task.charged()) {
+            reserved.from.iter().for_each(|window| metrics::spent(&window.key.budget, charged));
+        }
     }
     hints.changed(task, write.held.is_some());
 }
@@ -130,6 +133,7 @@ impl Tasks for TaskStore {
             .iter()
             .flat_map(|claimed| [&*claimed.worker.name, &claimed.worker.incarnation, &claimed.token.0]);
         storable(texts.into_iter().chain(new.session.as_deref()).chain(trace.into_iter().flatten()).chain(claimed))?;
+        budgets::check_reserved(&new)?;
         let ttl_ms = self.inner.config.ttl.grant(new.ttl).map(|ms| ms.min(TTL_MS_MAX));
         let created_at = match self.inner.creates.put(NewRow { new: new.clone(), owner, ttl_ms }).await? {
             Created::At(moment) => moment,
@@ -164,6 +168,8 @@ impl Tasks for TaskStore {
             client: new.client,
             retry: new.retry,
             inputs: Vec::new(),
+            reserved: new.reserved,
+            spent: None,
         })
     }
 
@@ -335,6 +341,11 @@ impl Work for TaskStore {
         let held = Some((fence.attempt, fence.token.clone()));
         let decide = |task: Task, _| task.report(&fence, report.status_message.clone(), progress.clone());
         self.change("report", fence.id, held, anyones, decide).await
+    }
+
+    async fn spend(&self, fence: Fence, total: Amount) -> Result<Task, Error> {
+        let held = Some((fence.attempt, fence.token.clone()));
+        self.change("spend", fence.id, held, anyones, |task, _| task.spend(&fence, total)).await
     }
 
     async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, timeout: Duration) -> Result<Task, Error> {
@@ -545,6 +556,18 @@ impl Control for TaskStore {
     async fn stop_running(&self, scope: &Scope) -> Result<Stopped, Error> {
         self.stop_within(scope).await
     }
+
+    async fn lease_budget(&self, wishes: Vec<BudgetWish>) -> Result<Vec<BudgetLease>, Error> {
+        self.lease(wishes).await
+    }
+
+    async fn return_budget(&self, returns: Vec<BudgetReturn>) -> Result<(), Error> {
+        self.give_back(returns).await
+    }
+
+    async fn budgets(&self, after: Option<BudgetKey>) -> Result<Vec<BudgetState>, Error> {
+        self.stands(after).await
+    }
 }
 
 impl TaskStore {
@@ -751,7 +774,7 @@ fn same(mut one: Task, other: &Task) -> bool {
 }
 
 /// Names go into columns of text, which PostgreSQL keeps without NUL.
-fn storable<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Error> {
+pub(crate) fn storable<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Error> {
     match names.into_iter().any(|name| name.contains('\0')) {
         true => Err(Error::Fault("a name with a NUL character".into())),
         false => Ok(()),

@@ -113,6 +113,11 @@ impl TaskStore {
                 break;
             }
         }
+        for _ in 0..ROUNDS_MAX {
+            if !insist(|| store.prune_budgets(SWEEP_ROWS)).await? {
+                break;
+            }
+        }
         Ok(purged)
     }
 

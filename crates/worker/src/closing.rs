@@ -48,13 +48,22 @@ impl Closing {
         tokio::join!(complete, end);
     }
 
+    /// What was spent comes first: once the task has ended, nobody asks any more.
+    async fn say_all(&self, held: &Held, outcome: Outcome) -> Result<(), Error> {
+        if let Some(total) = held.context.unsaid_spend() {
+            self.work.spend(held.fence.clone(), total).await?;
+            held.context.said_spend();
+        }
+        self.work.complete(held.fence.clone(), outcome).await.map(drop)
+    }
+
     /// Says how a task ended, until that is acknowledged or nobody will hear it.
     async fn complete(&self, held: &Held, mut outcome: Outcome) {
         let mut backoff = Backoff::default();
         let last = Instant::now() + self.liveness.lease * COMPLETE_LEASES_MAX;
         loop {
-            match self.work.complete(held.fence.clone(), outcome.clone()).await {
-                Ok(_) => return,
+            match self.say_all(held, outcome.clone()).await {
+                Ok(()) => return,
                 Err(Error::Refused(refusal)) => return tracing::debug!(%refusal, "a late outcome was refused"),
                 Err(Error::Fault(error)) if !matches!(&outcome, Outcome::Error(_)) => {
                     tracing::error!(error, "an outcome could not be stored");

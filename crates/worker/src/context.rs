@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use longhaul_core::limits::{STATUS_MESSAGE_BYTES_MAX, cut};
 use longhaul_core::{
-    ClientCapabilities, Ending, Fence, LogLevel, LogMessage, Principal, Progress, Refusal, Target, Task, TaskId,
-    Timestamp, TraceContext, WorkerId,
+    Amount, ClientCapabilities, Ending, Fence, LogLevel, LogMessage, Principal, Progress, Refusal, Target, Task,
+    TaskId, Timestamp, TraceContext, WorkerId,
 };
 use longhaul_rpc::{CallEvent, Error, Report, Work};
 use serde::Serialize;
@@ -101,6 +101,10 @@ pub(crate) struct Words {
     pub(crate) steps: VecDeque<Progress>,
     pub(crate) logs: VecDeque<LogMessage>,
     logs_dropped: u64,
+    /// What was used so far, by former attempts too.
+    spent: Amount,
+    /// It has grown since it was last said.
+    unsaid_spend: bool,
 }
 
 /// When the next word may go out: so many at once, then one in a while.
@@ -215,6 +219,7 @@ impl Context {
         run.words = Mutex::new(Words {
             status_message: task.status_message.clone(),
             progress: task.progress.clone(),
+            spent: task.spent.unwrap_or_default(),
             ..Words::default()
         });
         Self(Arc::new(run), None)
@@ -359,6 +364,16 @@ impl Context {
         .await
     }
 
+    /// Says that so much more was used, for the budgets of the caller: what was said is charged in the end, also if the run
+    /// is stopped. Of a run that says nothing the price of its tool is charged if it answers.
+    pub async fn spend(&self, more: Amount) -> Result<(), Ended> {
+        self.say(move |words| {
+            words.spent = words.spent.plus(more);
+            words.unsaid_spend = true;
+        })
+        .await
+    }
+
     /// Goes on as a task, if the caller can have one: it then hears of the task at once, and may go away. In a task that
     /// is the task itself. `None` if it has to stay a call; it then just goes on. A tool that
     /// [`decides`](crate::Tool::decides) calls this once it knows that it will take long, after its questions.
@@ -448,8 +463,14 @@ impl Context {
     /// From now on it is a task: what it said last is said there too.
     pub(crate) fn turn_into(&self, task: &Task, fence: Fence) {
         self.set_client(task.client);
+        let charged = match self.route() {
+            Route::Call(line) => line.spent_before(),
+            Route::Task(_) => Amount::ZERO,
+        };
         let mut words = self.words();
+        words.spent = words.spent.minus(charged);
         words.unreported = words.status_message.is_some();
+        words.unsaid_spend = words.spent != Amount::ZERO;
         words.steps = words.progress.iter().cloned().collect();
         *self.0.route.lock().unwrap_or_else(PoisonError::into_inner) = Route::Task(Arc::new(TaskLine::new(fence)));
         drop(words);
@@ -567,11 +588,11 @@ impl Context {
 
     /// Reports to the task-store; or says how long to wait.
     async fn report(&self, pace: &mut Pace, over: bool) -> Option<Instant> {
-        let report = {
+        let (report, spend) = {
             let mut words = self.words();
             // Nobody reads a task's log.
             words.logs.clear();
-            if !words.unreported && words.steps.is_empty() {
+            if !words.unreported && words.steps.is_empty() && !words.unsaid_spend {
                 return None;
             }
             if let (Err(until), false) = (pace.take(Instant::now()), over) {
@@ -580,9 +601,23 @@ impl Context {
             let progress = words.steps.pop_back();
             words.steps.clear();
             let status_message = std::mem::take(&mut words.unreported).then(|| words.status_message.clone()).flatten();
-            Report { status_message, progress }
+            (Report { status_message, progress }, words.take_spend())
         };
         let Route::Task(line) = self.route() else { return None };
+        if let Some(total) = spend
+            && let Err(error) = self.0.means.work.spend(line.fence.clone(), total).await
+        {
+            tracing::debug!(%error, "what was spent was not taken");
+            if let Error::Refused(refusal) = error {
+                self.refused(&refusal);
+                return None;
+            }
+            // It is said again with the next word, or with the outcome.
+            self.words().unsaid_spend = true;
+        }
+        if report == Report::default() {
+            return None;
+        }
         match self.0.means.work.report(line.fence.clone(), report.clone()).await {
             Ok(_) => None,
             Err(Error::Refused(refusal)) => {
@@ -601,6 +636,31 @@ impl Context {
                 (!over).then(|| Instant::now() + REPORT_EVERY)
             }
         }
+    }
+}
+
+impl Context {
+    /// What was used so far, if the task-store does not know it yet.
+    pub(crate) fn unsaid_spend(&self) -> Option<Amount> {
+        let words = self.words();
+        words.unsaid_spend.then_some(words.spent)
+    }
+
+    /// Another caller is to hear of it.
+    pub(crate) fn say_spend(&self) {
+        self.words().unsaid_spend = true;
+    }
+
+    /// The task-store knows it now.
+    pub(crate) fn said_spend(&self) {
+        self.words().unsaid_spend = false;
+    }
+}
+
+impl Words {
+    /// What was used so far, if that was not said.
+    pub(crate) fn take_spend(&mut self) -> Option<Amount> {
+        std::mem::take(&mut self.unsaid_spend).then_some(self.spent)
     }
 }
 

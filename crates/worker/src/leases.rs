@@ -296,7 +296,7 @@ impl Leases {
 mod tests {
     use async_trait::async_trait;
     use bytes::Bytes;
-    use longhaul_core::{InputRequest, InputResponse, Outcome, Task};
+    use longhaul_core::{Amount, InputRequest, InputResponse, Outcome, Task};
     use longhaul_rpc::{Assignment, Claim, Directives, Report};
 
     use super::*;
@@ -321,6 +321,10 @@ mod tests {
         }
 
         async fn report(&self, _: Fence, _: Report) -> Result<Task, Error> {
+            unreachable!()
+        }
+
+        async fn spend(&self, _: Fence, _: Amount) -> Result<Task, Error> {
             unreachable!()
         }
 

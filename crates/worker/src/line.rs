@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use longhaul_core::{Claimed, InputRequest, InputResponse, LeaseToken, LogLevel, Outcome, Question, Refusal, input};
+use longhaul_core::{
+    Amount, Claimed, InputRequest, InputResponse, LeaseToken, LogLevel, Outcome, Question, Refusal, input,
+};
 use longhaul_rpc::{Answers, Asked, CallEvent, Line, Resume};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
@@ -62,6 +64,9 @@ struct State {
     becoming: Option<Becoming>,
     /// The run is over.
     left: bool,
+    /// What its callers were told that it has used, and former ones were.
+    spent: Amount,
+    spent_before: Amount,
 }
 
 enum Caller {
@@ -127,6 +132,8 @@ impl CallLine {
             withdrawn: Vec::new(),
             becoming: None,
             left: false,
+            spent: Amount::ZERO,
+            spent_before: Amount::ZERO,
         };
         Self {
             park: park.map(|park| park.min(PARK_MAX)),
@@ -140,6 +147,11 @@ impl CallLine {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What its former callers were told that it has used.
+    pub(crate) fn spent_before(&self) -> Amount {
+        self.state().spent_before
     }
 
     /// Whether its caller hangs up when it is asked something.
@@ -172,6 +184,10 @@ impl CallLine {
         // Its end withdraws all that is left.
         if !over && !state.withdrawn.is_empty() {
             return Next::Say(events, CallEvent::Withdrawn(std::mem::take(&mut state.withdrawn)));
+        }
+        if let Some(spent) = words.take_spend() {
+            state.spent = spent;
+            return Next::Say(events, CallEvent::Spent(spent.minus(state.spent_before)));
         }
         let asks = !over && state.open.iter().any(|open| !open.told);
         let becoming = state.becoming.as_mut().filter(|becoming| !over && becoming.told.is_none());
@@ -266,6 +282,9 @@ impl CallLine {
         }
         context.set_client(resume.client);
         (state.caller, state.line) = (Caller::Here(events), resume.line);
+        // Each caller's request is charged by itself.
+        state.spent_before = state.spent;
+        let has_spent = state.spent != Amount::ZERO;
         // Too late while nobody was there to hear of it.
         let late = state.open.extract_if(.., |open| open.until <= now);
         late.for_each(|open| drop(open.answer.send(InputResponse::Decline)));
@@ -276,6 +295,9 @@ impl CallLine {
         state.open.iter_mut().for_each(|open| open.told = false);
         self.settle(&state);
         drop(state);
+        if has_spent {
+            context.say_spend();
+        }
         self.changed.notify_one();
         context.heed();
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use longhaul_bus::{Control, Hint};
 use longhaul_core::{LimitScope, Outcome, Refusal, Retry, Target, Task, TaskId, TaskSupport, TtlWish};
 use longhaul_mcp::{Call, Denial, Reply, Wants, outcome_status};
-use longhaul_policy::{Admitted, Aim, Source, Wish};
+use longhaul_policy::{Admitted, Aim, Reservation, Source, Wish};
 use longhaul_rpc::{Error, trace};
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::field::display;
@@ -157,10 +157,13 @@ async fn create(
         retry,
     };
     let (task, admitted) = admitted.task_or_call(id, wish).ok_or_else(|| asked.fault())?;
+    let reservation = admitted.reservation().clone();
     let creating = {
         let (shared, principal, is_modern) = (shared.clone(), principal.clone(), dialect.is_modern());
         async move {
-            let created = shared.tasks.create(task).await.map(|task| {
+            let created = shared.tasks.create(task).await;
+            hand_over(&reservation, &created);
+            let created = created.map(|task| {
                 if let Some(session) = session {
                     shared.notifier.created(session, id);
                     shared.bus.publish(Hint::Control(Control::SessionTask { session: session.to_string(), id }));
@@ -208,6 +211,14 @@ async fn create(
             }
             Err(asked.failed(error))
         }
+    }
+}
+
+/// A task that was stored, or may have been, settles what was set aside for it.
+pub(super) fn hand_over(reservation: &Reservation, created: &Result<Task, Error>) {
+    match created {
+        Ok(_) | Err(Error::Unavailable(_) | Error::Fault(_)) => reservation.handed_over(),
+        Err(Error::Refused(_) | Error::NotBegun(_)) => {}
     }
 }
 

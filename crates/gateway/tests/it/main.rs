@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod browsers;
+mod budgets;
 mod calls;
 mod client;
 mod control;

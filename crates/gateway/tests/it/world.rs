@@ -1,6 +1,6 @@
 //! A task-store in memory, a worker that does what a test says, and gateways before them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,18 +13,20 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use longhaul_bus::{Bus, Control as ControlHint, Hint, LocalBus};
 use longhaul_core::{
-    Caller, Change, ClientCapabilities, Clock as _, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken,
-    LimitScope, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal,
-    ResourceDef, Scope, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId, TestClock, Timestamp, ToolDef,
-    TraceContext, TtlLimits, WorkerId, WorkerInfo,
+    Amount, BudgetKey, Caller, Change, ClientCapabilities, Clock as _, Fence, InputKey, InputRequest, InputResponse,
+    Lease, LeaseToken, LimitScope, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal, Progress, PromptDef,
+    Question, Refusal, ResourceDef, Scope, Target, Task, TaskId, TaskSupport, TemplateDef, TenantId, TestClock,
+    Timestamp, ToolDef, TraceContext, TtlLimits, WorkerId, WorkerInfo,
 };
 use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, Status};
 use longhaul_mcp::seal::Keyring;
 use longhaul_policy::Checks;
+use longhaul_policy::budget::{BudgetRules, Budgets};
 use longhaul_rpc::{
-    Answers, Asked, CallEvent, CallEvents, Calls, Changes, Control, CredentialChange, CredentialInfo, Error,
-    Invocation, KeyDigest, Links, NewCredential, Page, Position, Resume, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server,
-    ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks,
+    Answers, Asked, BudgetLease, BudgetReturn, BudgetState, BudgetWish, CallEvent, CallEvents, Calls, Changes, Control,
+    CredentialChange, CredentialInfo, Error, Invocation, KeyDigest, Links, NewCredential, Page, Position, Resume,
+    SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched,
+    TaskCount, Tasks,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -66,6 +68,10 @@ pub struct Store {
     pub notes: Mutex<HashMap<String, (Principal, SessionNote)>>,
     pub notes_max: AtomicUsize,
     pub subscriptions: Mutex<HashMap<String, Vec<String>>>,
+    /// What is leased of budgets; there is one window.
+    pub taken: Mutex<BTreeMap<BudgetKey, Amount>>,
+    /// What the gateways charge.
+    pub rules: BudgetRules,
     /// Answers that were taken, and to which question of which task.
     pub answers: Mutex<Vec<(TaskId, u32, InputResponse)>>,
     /// Which stream carries the questions of a task, and until when.
@@ -240,6 +246,8 @@ impl Tasks for Store {
             client: new.client,
             retry: longhaul_core::Retry::default(),
             inputs: Vec::new(),
+            reserved: None,
+            spent: None,
         };
         tasks.insert(task.id, (task.clone(), None));
         drop(tasks);
@@ -391,6 +399,35 @@ impl Control for Store {
             uris.push(uri.to_owned());
         }
         Ok(!subscribed || has_room)
+    }
+
+    async fn lease_budget(&self, wishes: Vec<BudgetWish>) -> Result<Vec<BudgetLease>, Error> {
+        self.up()?;
+        let (now, mut taken) = (self.clock.now(), self.taken.lock().unwrap());
+        Ok(wishes
+            .into_iter()
+            .map(|BudgetWish { key, window, limit, demand, ahead, .. }| {
+                let ((starts_at, ends_at), taken) = (window.around(now), taken.entry(key).or_default());
+                let granted = limit.without(*taken).share(demand, ahead);
+                *taken = taken.plus(granted);
+                BudgetLease { starts_at, ends_at, now, granted, left: limit.without(*taken) }
+            })
+            .collect())
+    }
+
+    async fn return_budget(&self, returns: Vec<BudgetReturn>) -> Result<(), Error> {
+        self.up()?;
+        let mut taken = self.taken.lock().unwrap();
+        for BudgetReturn { from, delta, .. } in returns {
+            let taken = taken.get_mut(&from.key).unwrap();
+            taken.units = taken.units.checked_add_signed(delta.units).unwrap();
+            taken.micro_usd = taken.micro_usd.checked_add_signed(delta.micro_usd).unwrap();
+        }
+        Ok(())
+    }
+
+    async fn budgets(&self, _: Option<BudgetKey>) -> Result<Vec<BudgetState>, Error> {
+        Err(Error::Fault("a gateway has no use for it".into()))
     }
 
     async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error> {
@@ -741,6 +778,10 @@ impl World {
     }
 
     pub async fn with(config: Config, bus: Arc<dyn Bus>) -> Self {
+        Self::with_budgets(config, bus, BudgetRules::default()).await
+    }
+
+    pub async fn with_budgets(config: Config, bus: Arc<dyn Bus>, rules: BudgetRules) -> Self {
         let store = Arc::new(Store {
             clock: TestClock::at(Timestamp::from_micros(1_764_500_000_000_000)),
             bus: bus.clone(),
@@ -750,6 +791,8 @@ impl World {
             notes: Mutex::default(),
             notes_max: AtomicUsize::new(usize::MAX),
             subscriptions: Mutex::default(),
+            taken: Mutex::default(),
+            rules,
             answers: Mutex::default(),
             carried: Mutex::default(),
             since: Mutex::default(),
@@ -824,6 +867,7 @@ pub fn parts(
         token: token.clone(),
         keyring: Arc::new(ArcSwap::from_pointee(Keyring::new(&[7; 32], &[]))),
         auth,
+        budgets: (!store.rules.rules.is_empty()).then(|| Budgets::new(store.rules.clone(), store.clone()).unwrap()),
         clock: Arc::new(StoreClock(store.clone())),
         checks: Checks::default(),
     }

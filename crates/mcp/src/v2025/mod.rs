@@ -54,6 +54,8 @@ pub(crate) mod tests {
             client: ClientCapabilities::default(),
             retry: longhaul_core::Retry::default(),
             inputs: Vec::new(),
+            reserved: None,
+            spent: None,
         }
     }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use config::{AgentConfig, AgentConfigError, Prices, ProviderConfig, SCRIPTED, Speech, demo};
+use longhaul_policy::glob;
 use longhaul_worker::{Answer, Context, Failure, OnInterrupt, Tool};
 use serde::Deserialize;
 use serde_json::json;
@@ -83,20 +84,8 @@ impl Agent {
 
     /// Whether it may use a tool. None may call agents in turn.
     fn may_use(&self, tool: &str) -> bool {
-        tool != ASK_AGENT && self.tools.iter().any(|pattern| matches(pattern, tool))
+        tool != ASK_AGENT && glob::any(&self.tools, tool)
     }
-}
-
-/// Whether a name fits a pattern, in which `*` stands for anything.
-fn matches(pattern: &str, name: &str) -> bool {
-    let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut name) = name.strip_prefix(first) else { return false };
-    let mut rest = rest;
-    while let Some((part, more)) = rest.split_once('*') {
-        let Some(at) = name.find(part) else { return false };
-        (name, rest) = (&name[at + part.len()..], more);
-    }
-    name.ends_with(rest)
 }
 
 #[derive(Deserialize)]
@@ -169,30 +158,4 @@ async fn ask(
     context.become_task().await?;
     let toolbox = Toolbox::of(tools.borrow().iter(), |name| agent.may_use(name));
     Run::new(agent, &context, inner, toolbox, message).go().await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn a_star_stands_for_anything() {
-        for (pattern, name, fits) in [
-            ("files.read", "files.read", true),
-            ("files.read", "files.readall", false),
-            ("files.*", "files.read", true),
-            ("files.*", "file.read", false),
-            ("*", "", true),
-            ("*.read", "files.read", true),
-            ("*.read", "files.write", false),
-            ("a*b*c", "a-b-c", true),
-            ("a*b*c", "a-c", false),
-            ("a*a", "a", false),
-            ("a*bb", "abb", true),
-            ("a*b*b", "ab", false),
-            ("", "x", false),
-        ] {
-            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
-        }
-    }
 }

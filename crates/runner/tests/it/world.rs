@@ -11,9 +11,9 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use longhaul_core::limits::PAYLOAD_BYTES_MAX;
 use longhaul_core::{
-    CallError, Caller, ClientCapabilities, Fence, Input, InputRequest, InputResponse, InputState, Lease, LogLevel,
-    LogMessage, Outcome, Phase, Principal, Progress, Target, Task, TaskId, TenantId, Timestamp, ToolDef, TraceContext,
-    WorkerId, WorkerInfo,
+    Amount, CallError, Caller, ClientCapabilities, Fence, Input, InputRequest, InputResponse, InputState, Lease,
+    LogLevel, LogMessage, Outcome, Phase, Principal, Progress, Target, Task, TaskId, TenantId, Timestamp, ToolDef,
+    TraceContext, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::client::{self, CallsClient};
 use longhaul_rpc::{
@@ -93,6 +93,10 @@ impl Work for Store {
 
     async fn report(&self, fence: Fence, report: Report) -> Result<Task, Error> {
         Ok(self.say(fence, Word::Report(report)))
+    }
+
+    async fn spend(&self, _: Fence, _: Amount) -> Result<Task, Error> {
+        Err(Error::Fault("upstream servers spend nothing".into()))
     }
 
     async fn request_input(&self, fence: Fence, requests: Vec<InputRequest>, _: Duration) -> Result<Task, Error> {
@@ -377,6 +381,8 @@ impl World {
             client: ANYTHING,
             retry: self.announced_retry(tool),
             inputs: Vec::new(),
+            reserved: None,
+            spent: None,
         };
         let (sender, words) = mpsc::unbounded_channel();
         self.store.words.lock().unwrap().insert(task.id, (task.clone(), sender));

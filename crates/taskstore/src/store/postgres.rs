@@ -3,6 +3,7 @@
 //! Every method is one statement, hence one round trip and one transaction: there is no `BEGIN` that a broken connection
 //! or a dropped future could leave open. READ COMMITTED is enough, because every change names the version it replaces.
 
+mod budgets;
 mod control;
 mod link;
 mod sql;
@@ -18,6 +19,7 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 
 use self::link::Lane;
+use super::budgets::settlements;
 use super::row::{self, TaskRow as _, at, there};
 use super::{
     Answer, Caps, Committed, Created, Fault, Found, Loaded, NewNote, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Recorded,
@@ -425,6 +427,7 @@ fn create(rows: &[NewRow], caps: Caps, lease: Duration) -> Sql {
         .bind(rows.iter().map(|row| row::attempts(row.new.retry)).collect::<Vec<_>>())
         .bind(rows.iter().map(|row| row.new.trace.tracestate.as_deref()).collect::<Vec<_>>())
         .bind(rows.iter().map(|row| row.new.trace.baggage.as_deref()).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.new.reserved.as_ref().map(row::reserved)).collect::<Vec<_>>())
 }
 
 fn commit(writes: &[Write]) -> Answer<Sql> {
@@ -447,6 +450,10 @@ fn commit(writes: &[Write]) -> Answer<Sql> {
             answers.push(&**sealed);
         }
     }
+    let spent = |of: fn(longhaul_core::Amount) -> u64| {
+        tasks().map(|task| task.spent.map(|spent| super::budgets::number(of(spent)))).collect::<Vec<_>>()
+    };
+    let settled = || tasks().flat_map(|task| settlements(task).map(move |settlement| (task, settlement)));
     let query = sqlx::query(sql::COMMIT)
         .bind(tasks().map(|task| task.id.to_string()).collect::<Vec<_>>())
         .bind(tasks().map(|task| task.version as i64).collect::<Vec<_>>())
@@ -467,6 +474,15 @@ fn commit(writes: &[Write]) -> Answer<Sql> {
         .bind(tasks().map(|task| task.input_until().map(Timestamp::as_micros)).collect::<Vec<_>>())
         .bind(answered)
         .bind(numbers)
-        .bind(answers);
+        .bind(answers)
+        .bind(spent(|spent| spent.units))
+        .bind(spent(|spent| spent.micro_usd))
+        .bind(settled().map(|(task, _)| task.id.to_string()).collect::<Vec<_>>())
+        .bind(settled().map(|(_, one)| one.key.budget.clone()).collect::<Vec<_>>())
+        .bind(settled().map(|(_, one)| one.key.tenant.clone()).collect::<Vec<_>>())
+        .bind(settled().map(|(_, one)| one.key.holder.clone()).collect::<Vec<_>>())
+        .bind(settled().map(|(_, one)| one.starts_at.as_micros()).collect::<Vec<_>>())
+        .bind(settled().map(|(_, one)| one.delta.units).collect::<Vec<_>>())
+        .bind(settled().map(|(_, one)| one.delta.micro_usd).collect::<Vec<_>>());
     Ok(query)
 }

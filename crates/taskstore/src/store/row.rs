@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use longhaul_core::{
-    CallError, Change, ClientCapabilities, Ending, Input, InputState, Interruption, Lease, LeaseToken, LogLevel,
-    OnInterrupt, Outcome, Phase, Principal, Progress, PromptDef, Question, ResourceDef, Retry, Task, TaskSupport,
-    TemplateDef, TenantId, Timestamp, ToolDef, TraceContext, WorkerId, WorkerInfo,
+    Amount, BudgetKey, BudgetWindow, CallError, Change, ClientCapabilities, Ending, Input, InputState, Interruption,
+    Lease, LeaseToken, LogLevel, OnInterrupt, Outcome, Phase, Principal, Progress, PromptDef, Question, Reserved,
+    ResourceDef, Retry, Task, TaskSupport, TemplateDef, TenantId, Timestamp, ToolDef, TraceContext, WorkerId,
+    WorkerInfo,
 };
 use longhaul_rpc::{Assignment, SessionNote};
 use serde::{Deserialize, Serialize};
@@ -65,7 +66,13 @@ macro_rules! task_columns {
             $t,
             ".on_interrupt, ",
             $t,
-            ".max_attempts"
+            ".max_attempts, ",
+            $t,
+            ".reserved, ",
+            $t,
+            ".spent_units, ",
+            $t,
+            ".spent_micro_usd"
         )
     };
 }
@@ -98,8 +105,11 @@ pub(crate) mod at {
     pub const INPUTS: usize = 22;
     pub const ON_INTERRUPT: usize = 23;
     pub const MAX_ATTEMPTS: usize = 24;
+    pub const RESERVED: usize = 25;
+    pub const SPENT_UNITS: usize = 26;
+    pub const SPENT_MICRO_USD: usize = 27;
     /// What a statement selects beyond a task.
-    pub const MORE: usize = 25;
+    pub const MORE: usize = 28;
 }
 
 /// A row of either engine.
@@ -206,6 +216,11 @@ pub(crate) fn task<R: TaskRow>(row: &R) -> Result<Task, Fault> {
         inputs: match row.blob(at::INPUTS)? {
             Some(inputs) => inputs_from(&inputs)?,
             None => Vec::new(),
+        },
+        reserved: row.blob(at::RESERVED)?.map(|reserved| reserved_from(&reserved)).transpose()?,
+        spent: match (row.long(at::SPENT_UNITS)?, row.long(at::SPENT_MICRO_USD)?) {
+            (Some(units), Some(micro_usd)) => Some(Amount { units: units as u64, micro_usd: micro_usd as u64 }),
+            (_, _) => None,
         },
     })
 }
@@ -424,6 +439,34 @@ fn inputs_from(column: &[u8]) -> Result<Vec<Input>, Fault> {
         }
         StoredInput::Closed(key) => Input { key, state: InputState::Closed },
     }))
+}
+
+/// Budget, tenant, holder, start of the window.
+#[derive(Serialize, Deserialize)]
+struct StoredWindow(String, String, String, i64);
+
+/// Units, micro-USD, and of which budgets.
+#[derive(Serialize, Deserialize)]
+struct StoredReserved(u64, u64, Vec<StoredWindow>);
+
+/// What a task has set aside, as one column.
+pub(crate) fn reserved(reserved: &Reserved) -> Vec<u8> {
+    let window = |BudgetWindow { key, starts_at }: &BudgetWindow| {
+        StoredWindow(key.budget.clone(), key.tenant.clone(), key.holder.clone(), starts_at.as_micros())
+    };
+    let Reserved { amount, from } = reserved;
+    let stored = StoredReserved(amount.units, amount.micro_usd, from.iter().map(window).collect());
+    serde_json::to_vec(&stored).expect("invariant: texts and numbers are JSON")
+}
+
+/// Reads what [`reserved`] wrote.
+fn reserved_from(column: &[u8]) -> Result<Reserved, Fault> {
+    let StoredReserved(units, micro_usd, from) = json_from(column)?;
+    let window = |StoredWindow(budget, tenant, holder, starts_at)| BudgetWindow {
+        key: BudgetKey { budget, tenant, holder },
+        starts_at: Timestamp::from_micros(starts_at),
+    };
+    Ok(Reserved { amount: Amount { units, micro_usd }, from: each(from, window) })
 }
 
 /// A row of an earlier version lacks the last ones.

@@ -2,6 +2,7 @@
 //!
 //! It answers as PostgreSQL does; with one writer at a time its statements may be small and many.
 
+mod budgets;
 mod control;
 
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions as _, SqlStr, Sqlite};
 use tokio::sync::{Mutex, MutexGuard};
 
+use super::budgets::{number, settlements};
 use super::row::{self, TaskRow as _, at, task_columns, there};
 use super::{
     Answer, Caps, Committed, Created, Fault, Found, Loaded, NewNote, NewRow, OUTCOME_BYTES_MAX, PhaseCount, Recorded,
@@ -49,6 +51,7 @@ impl SqliteStore {
             migration(1, "tasks", include_str!("../../../../migrations/sqlite/0001_tasks.sql")),
             migration(2, "inputs", include_str!("../../../../migrations/sqlite/0002_inputs.sql")),
             migration(3, "control", include_str!("../../../../migrations/sqlite/0003_control.sql")),
+            migration(4, "budgets", include_str!("../../../../migrations/sqlite/0004_budgets.sql")),
             migration(6, "attempts", include_str!("../../../../migrations/sqlite/0006_attempts.sql")),
             migration(7, "sessions", include_str!("../../../../migrations/sqlite/0007_sessions.sql")),
             migration(8, "carriers", include_str!("../../../../migrations/sqlite/0008_carriers.sql")),
@@ -162,11 +165,11 @@ impl Store for SqliteStore {
                 // One that runs already is as if it had been claimed, in a place that no claim gives.
                 "INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent,
                    created_at, updated_at, client, on_interrupt, max_attempts, phase, attempt, worker_name, worker_incarnation,
-                   lease_token, lease_slot, lease_until, claimed_at, tracestate, baggage)
+                   lease_token, lease_slot, lease_until, claimed_at, tracestate, baggage, reserved)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7 + ?6 * 1000, ?8, ?9, ?10, ?7, ?7, ?11, ?16, ?17,
                    iif(?14 IS NULL, 'queued', 'running'),
                    ?14 IS NOT NULL, ?12, ?13, ?14, iif(?14 IS NULL, NULL, 0), iif(?14 IS NULL, NULL, ?7 + ?15),
-                   iif(?14 IS NULL, NULL, ?7), ?18, ?19)",
+                   iif(?14 IS NULL, NULL, ?7), ?18, ?19, ?20)",
             )
             .bind(new.id.to_string())
             .bind(tenant)
@@ -186,7 +189,8 @@ impl Store for SqliteStore {
             .bind(new.retry.on_interrupt.name())
             .bind(row::attempts(new.retry))
             .bind(new.trace.tracestate.as_deref())
-            .bind(new.trace.baggage.as_deref());
+            .bind(new.trace.baggage.as_deref())
+            .bind(new.reserved.as_ref().map(row::reserved));
             work.run(insert).await?;
             work.run(audit(&new.id.to_string(), Event::Created.name(), now)).await?;
             work.count(tenant, &row.owner, 1, 1).await?;
@@ -243,7 +247,9 @@ impl Store for SqliteStore {
                 .bind(*overdue)
                 .bind(work.now)
                 .bind(row::inputs(change)?)
-                .bind(task.input_until().map(Timestamp::as_micros));
+                .bind(task.input_until().map(Timestamp::as_micros))
+                .bind(task.spent.map(|spent| number(spent.units)))
+                .bind(task.spent.map(|spent| number(spent.micro_usd)));
             let Some(row) = work.all(update).await?.pop() else {
                 answers.push(None);
                 continue;
@@ -261,6 +267,9 @@ impl Store for SqliteStore {
             }
             if task.ending().is_some() {
                 work.run(sqlx::query(CLOSE).bind(task.id.to_string())).await?;
+                for settlement in settlements(task) {
+                    work.settle(settlement).await?;
+                }
                 work.count(task.owner.tenant.as_str(), &task.owner.owner(), -1, 0).await?;
             }
             answers.push(Some(Committed { updated_at, claimed_at: row.long(1)?.map(Timestamp::from_micros) }));
@@ -679,7 +688,7 @@ LEFT JOIN tombstones g ON g.id = w.id"
 const COMMIT: &str = "
 UPDATE tasks SET phase = ?3, ending = ?4, version = ?2, status_message = ?5, progress = ?6, progress_total = ?7,
   progress_message = ?8, result = ?9, error_code = ?10, error_message = ?11, updated_at = max(updated_at, ?15),
-  inputs = coalesce(?16, inputs), input_until = ?17
+  inputs = coalesce(?16, inputs), input_until = ?17, spent_units = ?18, spent_micro_usd = ?19
 WHERE id = ?1 AND version = ?2 - 1 AND phase <> 'ended'
   AND (?13 IS NULL OR (lease_token = ?13 AND attempt = ?12)) AND (NOT ?14 OR lease_until <= ?15)
 RETURNING updated_at, claimed_at";

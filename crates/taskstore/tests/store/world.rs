@@ -208,6 +208,7 @@ pub fn new_task(owner: &Principal) -> NewTask {
         client: ClientCapabilities { elicitation_form: true, elicitation_url: true, ..Default::default() },
         retry: longhaul_core::Retry::default(),
         claimed: None,
+        reserved: None,
     }
 }
 

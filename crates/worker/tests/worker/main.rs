@@ -19,6 +19,8 @@ mod outcome;
 #[cfg(test)]
 mod parked;
 #[cfg(test)]
+mod spending;
+#[cfg(test)]
 mod store;
 #[cfg(test)]
 mod tasks;

@@ -9,8 +9,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use longhaul_core::{
-    Caller, Change, Claimed, ClientCapabilities, Fence, InputKey, InputRequest, InputResponse, Lease, OnInterrupt,
-    Outcome, Phase, Principal, Refusal, Retry, Task, TaskId, TenantId, Timestamp, TraceContext, WorkerId, WorkerInfo,
+    Amount, Caller, Change, Claimed, ClientCapabilities, Fence, InputKey, InputRequest, InputResponse, Lease,
+    OnInterrupt, Outcome, Phase, Principal, Refusal, Retry, Task, TaskId, TenantId, Timestamp, TraceContext, WorkerId,
+    WorkerInfo,
 };
 use longhaul_rpc::client::{CallsClient, Target};
 use longhaul_rpc::{
@@ -49,6 +50,8 @@ pub struct Faults {
     pub claim_delay: Duration,
     /// Claims hand tasks over, but the answer takes for ever.
     pub claims_stall: bool,
+    /// So many words about spending are not taken.
+    pub spend_answers_lost: u32,
     /// Completions are stored, but so many answers are lost.
     pub complete_answers_lost: u32,
     /// Heartbeats are never answered.
@@ -158,6 +161,8 @@ impl Store {
                 client,
                 retry: Retry::default(),
                 inputs: Vec::new(),
+                reserved: None,
+                spent: None,
             };
             state.tasks.insert(id, (task, Bytes::copy_from_slice(arguments.as_bytes()), None));
             state.queue.push(id);
@@ -473,6 +478,17 @@ impl Work for Store {
         self.record(Asked::Report(fence.id, report.clone()));
         self.locked(|state| {
             let change = state.tasks[&fence.id].0.clone().report(&fence, report.status_message, report.progress)?;
+            Ok(state.commit(change))
+        })
+    }
+
+    async fn spend(&self, fence: Fence, total: Amount) -> Result<Task, Error> {
+        self.locked(|state| {
+            if state.faults.spend_answers_lost > 0 {
+                state.faults.spend_answers_lost -= 1;
+                return lost();
+            }
+            let change = state.tasks[&fence.id].0.clone().spend(&fence, total)?;
             Ok(state.commit(change))
         })
     }

@@ -13,7 +13,7 @@ use longhaul_core::{
 use longhaul_mcp::errors::{Denial, Rejection, code};
 use longhaul_mcp::seal::RunQuestion;
 use longhaul_mcp::{QuestionKind, Reply, error_body, outcome_status, v2025, v2026};
-use longhaul_policy::{Becoming, Wish};
+use longhaul_policy::{Becoming, Reservation, Wish};
 use longhaul_rpc::{Answers, CallEvent, CallEvents, Calls as _, Error, Invocation, Resume, trace};
 use tokio::sync::{oneshot, watch};
 
@@ -24,6 +24,7 @@ use crate::endpoint::{Asked, ended, http_status};
 use crate::in_flight::{Entry, question_digest};
 use crate::metrics::{Ended, Operation};
 use crate::random;
+use crate::verbs::call::hand_over;
 use crate::verbs::unheard::Unheard;
 
 /// How many workers are asked, as long as none has taken the call.
@@ -70,6 +71,8 @@ pub(super) struct Run {
     wanted: Wanted,
     /// Until it has become a task, or could not.
     becoming: Option<Becoming>,
+    /// Settled by the outcome; a run that ends otherwise, or parks, is charged what it said it used.
+    reservation: Reservation,
     tell: watch::Sender<Said>,
     interest: Interest,
     operation: Option<Operation>,
@@ -94,13 +97,16 @@ impl Run {
         interest: Interest,
         operation: Option<Operation>,
     ) -> Self {
-        let (becoming, open) = (Some(becoming), FuturesUnordered::new());
-        Self { asked, wanted, becoming, tell, interest, operation, highest: f64::NEG_INFINITY, open }
+        let (reservation, open) = (becoming.reservation().clone(), FuturesUnordered::new());
+        let becoming = Some(becoming);
+        Self { asked, wanted, becoming, reservation, tell, interest, operation, highest: f64::NEG_INFINITY, open }
     }
 
     /// Runs to the end; answers with the bytes that are kept of it.
     pub(super) async fn run(mut self, start: Start) -> usize {
         let end = self.until_over(start).await;
+        // Whatever its end, nothing more is charged; its bytes may be kept for long.
+        self.reservation.broken();
         if let Some(operation) = self.operation.take() {
             match &end {
                 End::Message { how, .. } => operation.end(*how),
@@ -175,7 +181,14 @@ impl Run {
                         return end;
                     }
                 }
-                Some(Ok(CallEvent::Outcome(outcome))) => return self.over(&outcome),
+                Some(Ok(CallEvent::Spent(total))) => self.reservation.spent(total),
+                Some(Ok(CallEvent::Outcome(outcome))) => {
+                    match &outcome {
+                        Outcome::Result { .. } | Outcome::Error(_) => self.reservation.answered(),
+                        Outcome::Cancelled | Outcome::Interrupted(_) => self.reservation.broken(),
+                    }
+                    return self.over(&outcome);
+                }
                 // The run was resumed before, or nobody came back in time.
                 Some(Err(Error::Refused(Refusal::NotFound))) if is_again => return self.denied(&Denial::BadState),
                 Some(Err(Error::Refused(refusal))) => return self.denied(&Denial::from(refusal)),
@@ -296,7 +309,11 @@ impl Run {
         let becoming = self.becoming.take().filter(|_| self.wanted.may_become_task);
         let refused = becoming.as_ref().and_then(|becoming| shared.chain.create(becoming).err());
         let created = match (refused, becoming.and_then(|becoming| becoming.new_task(id, wish, claimed))) {
-            (None, Some(task)) => shared.tasks.create(task).await,
+            (None, Some(task)) => {
+                let created = shared.tasks.create(task).await;
+                hand_over(&self.reservation, &created);
+                created
+            }
             (None, None) => Err(Error::NotBegun("nobody asked for a task".into())),
             // No task has been stored.
             (Some(Error::Unavailable(why) | Error::Fault(why)), _) => Err(Error::NotBegun(why)),

@@ -10,9 +10,9 @@ pub(super) const CREATE: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 n AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::bigint[], $7::bytea[], $8::text[],
-    $9::text[], $13::int2[], $14::text[], $15::text[], $16::text[], $18::text[], $19::int[], $20::text[], $21::text[])
+    $9::text[], $13::int2[], $14::text[], $15::text[], $16::text[], $18::text[], $19::int[], $20::text[], $21::text[], $22::bytea[])
     WITH ORDINALITY AS n(id, tenant, owner, tool, arguments, ttl_ms, progress_token, session, traceparent, client,
-      worker_name, worker_incarnation, lease_token, on_interrupt, max_attempts, tracestate, baggage, at)
+      worker_name, worker_incarnation, lease_token, on_interrupt, max_attempts, tracestate, baggage, reserved, at)
 ),
 counter AS MATERIALIZED (
   SELECT c.tenant, c.owner, c.open FROM counters c
@@ -46,10 +46,10 @@ of_tenant AS MATERIALIZED (
 ),
 added AS (
   INSERT INTO tasks (id, tenant, owner, tool, arguments, ttl_ms, expires_at, progress_token, session, traceparent, created_at, updated_at,
-    client, on_interrupt, max_attempts, phase, attempt, worker_name, worker_incarnation, lease_token, lease_slot, lease_until,
+    client, on_interrupt, max_attempts, reserved, phase, attempt, worker_name, worker_incarnation, lease_token, lease_slot, lease_until,
     claimed_at, tracestate, baggage)
   SELECT id, tenant, owner, tool, arguments, ttl_ms, now + ttl_ms * 1000, progress_token, session, traceparent, now, now, client,
-    on_interrupt, max_attempts,
+    on_interrupt, max_attempts, reserved,
     -- One that runs already is as if it had been claimed, in a place that no claim gives.
     CASE WHEN lease_token IS NULL THEN 'queued' ELSE 'running' END, (lease_token IS NOT NULL)::int, worker_name, worker_incarnation,
     lease_token, CASE WHEN lease_token IS NOT NULL THEN 0 END, CASE WHEN lease_token IS NOT NULL THEN now + $17 END,
@@ -111,15 +111,17 @@ pub(super) const COMMIT: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 c AS MATERIALIZED (
   SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bytea[], $6::float8[], $7::float8[], $8::bytea[],
-    $9::bytea[], $10::int[], $11::bytea[], $12::int[], $13::text[], $14::bool[], $15::text[], $16::bytea[], $17::bigint[])
+    $9::bytea[], $10::int[], $11::bytea[], $12::int[], $13::text[], $14::bool[], $15::text[], $16::bytea[], $17::bigint[],
+    $21::bigint[], $22::bigint[])
     WITH ORDINALITY AS c(id, version, phase, ending, status_message, progress, progress_total, progress_message,
-      result, error_code, error_message, attempt, token, overdue, event, inputs, input_until, at)
+      result, error_code, error_message, attempt, token, overdue, event, inputs, input_until, spent_units, spent_micro_usd, at)
 ),
 done AS (
   UPDATE tasks t SET phase = c.phase, ending = c.ending, version = c.version, status_message = c.status_message,
     progress = c.progress, progress_total = c.progress_total, progress_message = c.progress_message,
     result = c.result, error_code = c.error_code, error_message = c.error_message,
-    inputs = coalesce(c.inputs, t.inputs), input_until = c.input_until, updated_at = greatest(t.updated_at, clock.now)
+    inputs = coalesce(c.inputs, t.inputs), input_until = c.input_until,
+    spent_units = c.spent_units, spent_micro_usd = c.spent_micro_usd, updated_at = greatest(t.updated_at, clock.now)
   FROM c, clock
   -- No word of the phase: an ended task has another version, and Postgres would take the small index of open tasks for
   -- each row of the batch, if it was counted when there were none.
@@ -150,6 +152,13 @@ audited AS (
   INSERT INTO audit (at, event, task_id, version, tenant, owner, tool, reason, trace_id)
   SELECT updated_at, event, id, version, tenant, owner, tool, ending, split_part(traceparent, '-', 2)
   FROM done WHERE event IS NOT NULL
+),
+settled AS (
+  INSERT INTO budget_settlements (budget, tenant, holder, starts_at, units, micro_usd)
+  SELECT s.budget, s.tenant, s.holder, s.starts_at, s.units, s.micro_usd
+  FROM unnest($23::text[], $24::text[], $25::text[], $26::text[], $27::bigint[], $28::bigint[], $29::bigint[])
+    AS s(task_id, budget, tenant, holder, starts_at, units, micro_usd)
+  JOIN done ON done.id = s.task_id
 ),
 lowered AS (
   INSERT INTO endings (tenant, owner, open, stored)
