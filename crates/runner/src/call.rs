@@ -1,6 +1,7 @@
 //! One call of an upstream server, for one run: what the server says meanwhile reaches the caller, and what it asks.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ const REJECTED: i32 = -1;
 
 /// Makes a call, as often as it takes: the text of its result, or the server's error.
 pub(crate) async fn call(
-    upstream: &Upstream,
+    upstream: &Arc<Upstream>,
     mut request: Request,
     context: &Context,
 ) -> Result<Result<Bytes, CallError>, Failure> {
@@ -57,14 +58,18 @@ pub(crate) fn failure(error: CallError) -> Failure {
     }
 }
 
-async fn once(upstream: &Upstream, request: &Request, context: &Context) -> Result<Result<Reply, CallError>, Failure> {
+async fn once(
+    upstream: &Arc<Upstream>,
+    request: &Request,
+    context: &Context,
+) -> Result<Result<Reply, CallError>, Failure> {
     let is_task = context.as_task().is_some();
     let mut client = context.client();
     // Models and roots are out of reach of tasks, and nobody reads a task's log.
     client.sampling &= !is_task;
     client.roots &= !is_task;
     let trace = context.trace();
-    let behalf = Behalf { client, logs: !is_task, trace: Some(&trace) };
+    let behalf = Behalf { caller: context.principal(), client, logs: !is_task, trace: Some(&trace) };
     let (line, mut news) = mpsc::channel(NEWS_MAX);
     let mut call = std::pin::pin!(upstream.call(request, behalf, line));
     let mut questions = Questions::default();

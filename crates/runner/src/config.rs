@@ -20,6 +20,14 @@ const NAME_BYTES_MAX: usize = 32;
 const TIMEOUT_S_DEFAULT: u64 = 3600;
 /// A call may take a week.
 const TIMEOUT_S_MAX: u64 = 7 * 24 * 3600;
+/// Without a word in the config, so many callers have a session with a server at a time.
+const SESSIONS_DEFAULT: usize = 32;
+/// Sessions with one server at a time. Over standard input and output, each is a process.
+const SESSIONS_MAX: usize = 1000;
+/// Without a word in the config, a session ends after five minutes without a call.
+const SESSION_IDLE_S_DEFAULT: u64 = 300;
+/// A session may wait for a call for a day.
+const SESSION_IDLE_S_MAX: u64 = 24 * 3600;
 /// Variables that a child process always gets, if the runner has them.
 const INHERITED: [&str; 2] = ["PATH", "HOME"];
 
@@ -71,6 +79,16 @@ pub struct UpstreamConfig {
     /// How long a call may take, in seconds.
     #[serde(default = "timeout_s_default")]
     pub timeout_s: u64,
+    /// How many callers may have a session with it at a time (32), unless it is of 2026-07-28. Each caller has their own;
+    /// with `command`, each is a process.
+    #[serde(default = "sessions_max_default")]
+    pub sessions_max: usize,
+    /// How long a caller's session lasts without a call, in seconds (300).
+    #[serde(default = "session_idle_s_default")]
+    pub session_idle_s: u64,
+    /// All callers share one session, and whatever the server remembers of them. Then it can ask them nothing.
+    #[serde(default)]
+    pub shared: bool,
     /// Whether calls may become tasks: `optional`, `required` or `forbidden`.
     #[serde(default)]
     pub task_support: Support,
@@ -160,6 +178,15 @@ impl From<Support> for TaskSupport {
     }
 }
 
+/// Who shares a connection to a server with sessions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sharing {
+    pub(crate) is_shared: bool,
+    pub(crate) sessions_max: usize,
+    /// How long a session lasts without a call.
+    pub(crate) idle: Duration,
+}
+
 /// What is wrong with the config; names the upstream and the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("runner.upstreams: {upstream}: {what}")]
@@ -219,6 +246,12 @@ impl UpstreamConfig {
         if timeouts.into_iter().any(|seconds| !(1..=TIMEOUT_S_MAX).contains(&seconds)) {
             return Err(format!("timeout_s: must be 1 to {TIMEOUT_S_MAX}"));
         }
+        if !(1..=SESSIONS_MAX).contains(&self.sessions_max) {
+            return Err(format!("sessions_max: must be 1 to {SESSIONS_MAX}"));
+        }
+        if !(1..=SESSION_IDLE_S_MAX).contains(&self.session_idle_s) {
+            return Err(format!("session_idle_s: must be 1 to {SESSION_IDLE_S_MAX}"));
+        }
         match (&self.command, &self.url) {
             (Some(argv), None) if argv.first().is_some_and(|program| !program.expose_secret().is_empty()) => {
                 if !self.headers.is_empty() || !self.headers_file.is_empty() {
@@ -242,6 +275,11 @@ impl UpstreamConfig {
     pub(crate) fn scheme(&self) -> String {
         let is_fit = self.name.starts_with(|first: char| first.is_ascii_lowercase());
         format!("{}{}", if is_fit { "" } else { "x-" }, self.name.replace('_', "."))
+    }
+
+    pub(crate) fn sharing(&self) -> Sharing {
+        let idle = Duration::from_secs(self.session_idle_s);
+        Sharing { is_shared: self.shared, sessions_max: self.sessions_max, idle }
     }
 
     /// Whether calls of a tool may become tasks.
@@ -325,6 +363,14 @@ fn timeout_s_default() -> u64 {
     TIMEOUT_S_DEFAULT
 }
 
+fn sessions_max_default() -> usize {
+    SESSIONS_DEFAULT
+}
+
+fn session_idle_s_default() -> u64 {
+    SESSION_IDLE_S_DEFAULT
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,6 +434,8 @@ mod tests {
             (r#"{"name": "a", "command": ["x"], "env": ["ABSENT"]}"#, "ABSENT is not set"),
             (r#"{"name": "a", "command": ["x"], "env": ["hunter 2"]}"#, "neither NAME nor NAME=value"),
             (r#"{"name": "a", "command": ["x"], "timeout_s": 0}"#, "timeout_s"),
+            (r#"{"name": "a", "command": ["x"], "sessions_max": 0}"#, "sessions_max"),
+            (r#"{"name": "a", "command": ["x"], "session_idle_s": 0}"#, "session_idle_s"),
             (r#"{"name": "a", "command": ["x"], "headers": {"a": "b"}}"#, "only with url"),
             (r#"{"name": "a", "url": "file:///etc/passwd"}"#, "must be http or https"),
             (r#"{"name": "a", "url": "http://user:pass@host/"}"#, "without a user name"),

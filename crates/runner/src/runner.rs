@@ -36,6 +36,8 @@ pub struct UpstreamStatus {
     pub prompts: usize,
     /// The resources that it last listed, without what its templates describe.
     pub resources: usize,
+    /// The callers that have a session of their own with it.
+    pub sessions: usize,
     /// Why it is not there, if it is not: the rest of a sentence that begins with the server.
     pub missing: Option<String>,
 }
@@ -56,7 +58,8 @@ impl Runner {
             let reach = config.reach(&variable)?;
             let (resources, prefix) = (resources.clone(), format!("{}+", config.scheme()));
             let updated = Arc::new(move |uri: &str| resources.updated(&format!("{prefix}{uri}")));
-            let upstream = Upstream::new(&config.name, reach, config.era, max_result_bytes, updated);
+            let sharing = config.sharing();
+            let upstream = Upstream::new(&config.name, reach, config.era, sharing, max_result_bytes, updated);
             Ok(Wrapped::new(Arc::new(upstream), config))
         };
         let upstreams: Vec<Wrapped> = config.upstreams.iter().map(upstream).collect::<Result<_, _>>()?;
@@ -81,6 +84,7 @@ impl Runner {
                 tools: offer.tools.len(),
                 prompts: offer.prompts.len(),
                 resources: offer.resources.len(),
+                sessions: upstream.sessions(),
                 missing: upstream.missing(),
             }
         };

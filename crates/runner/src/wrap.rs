@@ -169,7 +169,7 @@ impl Wrapped {
 
 /// Completes an argument: the JSON of the whole result.
 async fn complete(
-    upstream: &Upstream,
+    upstream: &Arc<Upstream>,
     reference: Reference<'_>,
     context: &Context,
     wanted: &[u8],

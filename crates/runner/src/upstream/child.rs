@@ -96,7 +96,8 @@ impl Child {
 
     /// Introduces us.
     pub(super) async fn initialize(&self, id: u64) -> Result<Hello, Fault> {
-        let result = self.request(id, wire::initialize(id)).await?.map_err(|error| Fault::refused(&error))?;
+        let result =
+            self.request(id, wire::initialize(id, self.ears.client)).await?.map_err(|error| Fault::refused(&error))?;
         let hello = wire::read_hello(&result).map_err(Fault::Odd)?;
         self.notify(wire::initialized());
         Ok(hello)
@@ -119,11 +120,13 @@ impl Child {
         let _ = self.outgoing.try_send(body);
     }
 
-    /// Gives up a request.
-    pub(super) fn forget(&self, id: u64) {
-        if self.waiting.remove(id).is_some() {
+    /// Gives up a request; `false` if it has been answered.
+    pub(super) fn forget(&self, id: u64) -> bool {
+        let is_open = self.waiting.remove(id).is_some();
+        if is_open {
             self.notify(wire::cancelled(id));
         }
+        is_open
     }
 }
 
@@ -150,8 +153,9 @@ async fn receive(
             Ok(Some(Line::Whole(line))) => line,
             Ok(Some(Line::Oversized { head, tail })) => match wire::id_of_oversized(&head, &tail) {
                 Some(id) => {
-                    if let Some(answer) = waiting.remove(id) {
-                        let _ = answer.send(Err(Fault::TooLarge));
+                    match waiting.remove(id) {
+                        Some(answer) => drop(answer.send(Err(Fault::TooLarge))),
+                        None => ears.calls.settle(id),
                     }
                     continue;
                 }
@@ -162,11 +166,10 @@ async fn receive(
             Err(_) => return "its output cannot be read",
         };
         match wire::read(&line) {
-            Some(Incoming::Answer { id: Some(id), answer }) => {
-                if let Some(waits) = waiting.remove(id) {
-                    let _ = waits.send(Ok(answer));
-                }
-            }
+            Some(Incoming::Answer { id: Some(id), answer }) => match waiting.remove(id) {
+                Some(waits) => drop(waits.send(Ok(answer))),
+                None => ears.calls.settle(id),
+            },
             Some(said) => ears.hear(said, None, back),
             // Some servers write other things to their output, against the specification.
             None => tracing::debug!(bytes = line.len(), "a line that is no message"),

@@ -1,27 +1,27 @@
 //! What a server says of its own accord, and whose it is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use longhaul_core::input::QUESTIONS_MAX;
-use longhaul_core::{LogMessage, Progress, Question};
+use longhaul_core::{ClientCapabilities, LogMessage, Principal, Progress, Question};
 use reqwest::RequestBuilder;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::Updated;
-use crate::wire::{self, Era, INTERNAL_ERROR, Incoming, Listing};
+use crate::wire::{self, Era, INTERNAL_ERROR, Incoming, Listing, METHOD_NOT_FOUND};
 
 /// News of one call that nobody has looked at yet: with more, a question is refused.
 pub(crate) const NEWS_MAX: usize = 2 * QUESTIONS_MAX;
 /// Of them, places that progress and log messages leave to questions.
 const QUESTIONS_ROOM: usize = QUESTIONS_MAX;
-/// For how long a call that was given up counts as one that may still ask: the server may not have heard yet.
-const GIVEN_UP_GRACE: Duration = Duration::from_secs(10);
+/// Calls of one connection that were given up and have had no answer since, each by its id; of more, only that they are
+/// there is known.
+const GIVEN_UP_MAX: usize = 1000;
 /// For what has no answer: notifications, replies, the end of a session.
 pub(super) const WORD_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -102,6 +102,10 @@ pub(super) struct Ears {
     pub(super) upstream: Arc<str>,
     pub(super) calls: Calls,
     pub(super) changes: Arc<Changes>,
+    /// Where changed lists are noted: by the connection that lists.
+    pub(super) lists: Arc<Changes>,
+    /// What the server is told that it may ask for.
+    pub(super) client: ClientCapabilities,
     /// Told the URI, as upstream, of each resource that has changed.
     pub(super) updated: Updated,
     /// Known once the server has introduced itself.
@@ -119,7 +123,7 @@ impl Ears {
                     tell(&line, News::Progress(progress));
                 }
             }
-            Incoming::Log(log) => match self.whose(call) {
+            Incoming::Log(log) => match self.whose(call, false) {
                 Ok(line) => tell(&line, News::Log(log)),
                 Err(why) => tracing::debug!(upstream = %self.upstream, why, "a log message of the server's is dropped"),
             },
@@ -128,7 +132,7 @@ impl Ears {
                 Some(call) => self.calls.get(call).into_iter().for_each(|line| withdraw(&line, &id)),
                 None => self.calls.all().iter().for_each(|line| withdraw(line, &id)),
             },
-            Incoming::Changed(listing) => self.changes.mark(Changes::of(listing)),
+            Incoming::Changed(listing) => self.lists.mark(Changes::of(listing)),
             Incoming::Updated(uri) => (self.updated)(&uri),
             Incoming::Confirmed { id } => drop(self.confirmed.send_if_modified(|newest| {
                 let is_newer = *newest < id;
@@ -149,7 +153,11 @@ impl Ears {
             tracing::debug!(upstream = %self.upstream, "a request of the server's is ignored: its revision has none");
             return;
         }
-        let refused = match self.whose(call) {
+        if self.client == ClientCapabilities::default() {
+            tracing::debug!(upstream = %self.upstream, "a question of the server's is refused: it was told of none");
+            return back.say(wire::refusal(&id, METHOD_NOT_FOUND, "not supported"));
+        }
+        let refused = match self.whose(call, true) {
             Ok(line) => match line.try_send(News::Asked(Asked { id: id.clone(), question, back: back.clone() })) {
                 Ok(()) => return,
                 Err(_) => "too many questions at once",
@@ -165,10 +173,10 @@ impl Ears {
         self.era.get() != Some(&Era::Modern)
     }
 
-    fn whose(&self, call: Option<u64>) -> Result<mpsc::Sender<News>, &'static str> {
+    fn whose(&self, call: Option<u64>, asks: bool) -> Result<mpsc::Sender<News>, &'static str> {
         match call {
             Some(call) => self.calls.get(call).ok_or("its call is over"),
-            None => self.calls.only(),
+            None => self.calls.only(asks),
         }
     }
 }
@@ -192,8 +200,23 @@ pub(super) struct Calls(Mutex<InFlight>);
 #[derive(Default)]
 struct InFlight {
     running: HashMap<u64, mpsc::Sender<News>>,
-    /// When the calls were given up that the server may not know to be.
-    given_up: Vec<Instant>,
+    /// The calls that were given up and have had no answer since: for all we know, the server still works on them.
+    given_up: HashSet<u64>,
+    /// There are more of them than are kept.
+    is_full: bool,
+    callers: Callers,
+    /// The server has asked something without a word of whose it was.
+    has_asked: bool,
+    is_retired: bool,
+}
+
+/// Whom the calls of a connection were for, since it began.
+#[derive(Default)]
+enum Callers {
+    #[default]
+    Nobody,
+    One(Principal),
+    Many,
 }
 
 impl Calls {
@@ -202,16 +225,43 @@ impl Calls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn begin(&self, id: u64, line: mpsc::Sender<News>) {
-        self.lock().running.insert(id, line);
+    /// Begins a call, unless the connection has to be replaced first: its server asks without a word of whose question it
+    /// is, and may still ask for a call that was given up. What it remembers of its caller is lost with it.
+    #[must_use]
+    pub(super) fn begin(&self, id: u64, caller: &Principal, line: mpsc::Sender<News>) -> bool {
+        let mut calls = self.lock();
+        calls.is_retired |= calls.has_asked && calls.running.is_empty() && calls.has_given_up();
+        if calls.is_retired {
+            return false;
+        }
+        match &calls.callers {
+            Callers::Nobody => calls.callers = Callers::One(caller.clone()),
+            Callers::One(one) if one == caller => {}
+            Callers::One(_) | Callers::Many => calls.callers = Callers::Many,
+        }
+        calls.running.insert(id, line);
+        true
     }
 
     pub(super) fn end(&self, id: u64, is_answered: bool) {
         let mut calls = self.lock();
-        calls.given_up.retain(|at| at.elapsed() < GIVEN_UP_GRACE);
         if calls.running.remove(&id).is_some() && !is_answered {
-            calls.given_up.push(Instant::now());
+            if calls.given_up.len() < GIVEN_UP_MAX {
+                calls.given_up.insert(id);
+            } else {
+                calls.is_full = true;
+            }
         }
+    }
+
+    /// A call that nobody waits for has its answer: the server has done with it.
+    pub(super) fn settle(&self, id: u64) {
+        self.lock().given_up.remove(&id);
+    }
+
+    /// What names no call may be anybody's, even of another connection.
+    pub(super) fn mix(&self) {
+        self.lock().callers = Callers::Many;
     }
 
     fn get(&self, id: u64) -> Option<mpsc::Sender<News>> {
@@ -222,16 +272,28 @@ impl Calls {
         self.lock().running.values().cloned().collect()
     }
 
-    /// The only call that something can belong to which does not say to which it does.
-    fn only(&self) -> Result<mpsc::Sender<News>, &'static str> {
+    /// The only call that something can belong to which does not say to which it does: the only one that runs, where none
+    /// was given up, and all there ever were are of the same caller. Even then there is no newest among several: one
+    /// credential may serve many people.
+    fn only(&self, asks: bool) -> Result<mpsc::Sender<News>, &'static str> {
         let mut calls = self.lock();
-        calls.given_up.retain(|at| at.elapsed() < GIVEN_UP_GRACE);
-        let mut running = calls.running.values();
-        match (running.next(), running.next(), calls.given_up.is_empty()) {
-            (Some(line), None, true) => Ok(line.clone()),
-            (None, ..) => Err("no call is running that it could belong to"),
-            _ => Err("several calls are running, and it does not say to which it belongs"),
+        if matches!(calls.callers, Callers::Many) {
+            return Err("several callers share the connection, and it does not say to whose call it belongs");
         }
+        calls.has_asked |= asks && !calls.running.is_empty();
+        let mut running = calls.running.values();
+        match (running.next(), running.next(), calls.has_given_up()) {
+            (None, ..) => Err("no call is running that it could belong to"),
+            (Some(line), None, false) => Ok(line.clone()),
+            (Some(_), None, true) => Err("a call was given up to which it may belong"),
+            (Some(_), Some(_), _) => Err("several calls are running, and it does not say to which it belongs"),
+        }
+    }
+}
+
+impl InFlight {
+    fn has_given_up(&self) -> bool {
+        self.is_full || !self.given_up.is_empty()
     }
 }
 
@@ -279,35 +341,84 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
+    use longhaul_core::{Caller, TenantId};
+
     use super::*;
 
     fn line() -> (mpsc::Sender<News>, mpsc::Receiver<News>) {
         mpsc::channel(NEWS_MAX)
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn what_does_not_say_whose_it_is_belongs_to_the_only_call() {
-        let calls = Calls::default();
-        assert_eq!(calls.only().unwrap_err(), "no call is running that it could belong to");
-        let ((one, _one), (two, _two)) = (line(), line());
-        calls.begin(1, one.clone());
-        assert!(calls.only().unwrap().same_channel(&one));
-        calls.begin(2, two.clone());
-        assert!(calls.only().unwrap_err().starts_with("several"));
-        calls.end(2, true);
-        assert!(calls.only().unwrap().same_channel(&one));
+    fn caller(name: &str) -> Principal {
+        Principal { tenant: TenantId::new("t"), caller: Caller::Agent(name.into()) }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_call_that_was_given_up_may_still_ask_for_a_while() {
+    #[test]
+    fn what_does_not_say_whose_it_is_belongs_to_the_only_call() {
+        let calls = Calls::default();
+        assert_eq!(calls.only(true).unwrap_err(), "no call is running that it could belong to");
+        let ((one, _one), (two, _two)) = (line(), line());
+        assert!(calls.begin(1, &caller("a"), one.clone()));
+        assert!(calls.only(true).unwrap().same_channel(&one));
+        assert!(calls.begin(2, &caller("a"), two.clone()));
+        assert!(calls.only(true).unwrap_err().starts_with("several calls"));
+        calls.end(2, true);
+        assert!(calls.only(true).unwrap().same_channel(&one));
+    }
+
+    #[test]
+    fn a_call_that_was_given_up_may_still_ask_until_it_is_answered() {
         let calls = Calls::default();
         let ((one, _one), (two, _two)) = (line(), line());
-        calls.begin(1, one);
+        assert!(calls.begin(1, &caller("a"), one));
         calls.end(1, false);
-        calls.begin(2, two.clone());
-        assert!(calls.only().unwrap_err().starts_with("several"), "its question must not reach somebody else");
-        tokio::time::advance(GIVEN_UP_GRACE).await;
-        assert!(calls.only().unwrap().same_channel(&two));
+        assert!(calls.begin(2, &caller("a"), two.clone()));
+        assert_eq!(calls.only(true).unwrap_err(), "a call was given up to which it may belong");
+        calls.settle(1);
+        assert!(calls.only(true).unwrap().same_channel(&two));
+    }
+
+    #[test]
+    fn a_connection_whose_server_asks_is_replaced_before_the_call_after_one_that_was_given_up() {
+        let calls = Calls::default();
+        let begin = |id| calls.begin(id, &caller("a"), line().0);
+        assert!(begin(1));
+        calls.end(1, false);
+        assert!(begin(2), "a server that never asks keeps what it knows");
+        assert!(calls.only(true).is_err());
+        assert!(begin(3), "not while another call runs");
+        calls.end(2, true);
+        calls.end(3, true);
+        assert!(!begin(4));
+        calls.settle(1);
+        assert!(!begin(5), "it is as good as gone");
+    }
+
+    #[test]
+    fn nothing_is_guessed_once_a_second_caller_was_there() {
+        let calls = Calls::default();
+        assert!(calls.begin(1, &caller("a"), line().0));
+        calls.end(1, true);
+        assert!(calls.begin(2, &caller("b"), line().0));
+        assert!(calls.only(false).unwrap_err().starts_with("several callers"), "the first may have left work behind");
+        let calls = Calls::default();
+        calls.mix();
+        assert!(calls.begin(1, &caller("a"), line().0));
+        assert!(calls.only(false).unwrap_err().starts_with("several callers"));
+    }
+
+    #[test]
+    fn of_too_many_calls_that_were_given_up_it_is_only_known_that_they_are_there() {
+        let calls = Calls::default();
+        let max = GIVEN_UP_MAX as u64;
+        for id in 0..=max {
+            assert!(calls.begin(id, &caller("a"), line().0));
+            calls.end(id, false);
+        }
+        assert_eq!(calls.lock().given_up.len(), GIVEN_UP_MAX);
+        (0..=max).for_each(|id| calls.settle(id));
+        assert!(calls.begin(max + 1, &caller("a"), line().0));
+        assert!(calls.only(true).is_err());
     }
 
     #[tokio::test]

@@ -97,7 +97,7 @@ impl Endpoint {
 
     async fn start(&self, id: u64) -> Result<Hello, Fault> {
         let none = Session::default();
-        let response = self.post(&none, wire::initialize(id)).await?;
+        let response = self.post(&none, wire::initialize(id, self.ears.client)).await?;
         let session_id = response.headers().get(SESSION).cloned();
         let result = self.answer(id, &none, response).await?.map_err(|error| Fault::refused(&error))?;
         let hello = wire::read_hello(&result).map_err(Fault::Odd)?;
@@ -108,6 +108,9 @@ impl Endpoint {
             }
             session_id.set_sensitive(true);
             headers.insert(SESSION, session_id);
+        } else {
+            // What it says on a stream of its own, it says to no session: to whoever listens.
+            self.ears.calls.mix();
         }
         let version = HeaderValue::try_from(&*hello.version).expect("invariant: a version that we know is ASCII");
         headers.insert(VERSION, version);
@@ -196,11 +199,16 @@ impl Endpoint {
     /// Ends the session.
     pub(super) async fn close(&self) {
         let session = self.session();
-        if session.headers.contains_key(SESSION) {
+        if self.has_session() {
             let request = self.client.delete(self.url.clone()).headers(self.headers.clone());
             // It would end by itself some day.
             let _ = request.headers(session.headers).timeout(WORD_TIMEOUT).send().await;
         }
+    }
+
+    /// Whether the server has given us a session of our own.
+    pub(super) fn has_session(&self) -> bool {
+        self.session().headers.contains_key(SESSION)
     }
 
     fn session(&self) -> Session {
@@ -217,7 +225,7 @@ impl Endpoint {
         request.send().await.map_err(|error| {
             if error.is_connect() {
                 // It may be away for longer: look.
-                self.ears.changes.mark(Changes::LISTS);
+                self.ears.lists.mark(Changes::LISTS);
                 Fault::Unreachable
             } else {
                 Fault::stopped(&error)

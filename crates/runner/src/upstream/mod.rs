@@ -5,6 +5,7 @@ mod ears;
 mod endpoint;
 mod lines;
 mod lists;
+mod sessions;
 mod sse;
 mod watching;
 
@@ -17,17 +18,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use longhaul_core::limits::{MESSAGE_OVERHEAD_BYTES, PAYLOAD_BYTES_MAX, cut};
-use longhaul_core::{CallError, ClientCapabilities, TraceContext};
+use longhaul_core::{CallError, ClientCapabilities, Principal, TraceContext};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Reach, Speaks};
+use crate::config::{Reach, Sharing, Speaks};
 use crate::wire::{self, Answer, Discovered, Era, Hello, InputRequired, Meta, Modern, Request};
 use child::Child;
 use ears::{Calls, Changes, Ears};
 use endpoint::Endpoint;
+use sessions::{Held, Sessions};
 
 pub(crate) use ears::{Asked, NEWS_MAX, News};
 pub(crate) use lists::{LISTED_MAX, Offer};
@@ -45,6 +47,9 @@ const RETURN_WAIT: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+const IS_STARTED: &str = "is being started";
+const IS_SHUT_DOWN: &str = "is shut down";
+
 /// Hears, by its URI upstream, of each resource that has changed.
 pub(crate) type Updated = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -57,7 +62,14 @@ pub(crate) struct Upstream {
     is_shy: AtomicBool,
     /// The largest message that is taken from it.
     message_bytes_max: usize,
+    /// The connection that lists what it offers. Calls go over it only where all callers may share one.
     link: watch::Sender<State>,
+    /// What it was last found to speak.
+    era: watch::Sender<Option<Era>>,
+    /// What is to be listed again.
+    lists: Arc<Changes>,
+    is_shared: bool,
+    sessions: Sessions,
     offer: watch::Sender<Arc<Offer>>,
     /// The resources that somebody watches, by their URIs upstream.
     watched: watch::Sender<BTreeSet<String>>,
@@ -68,6 +80,8 @@ pub(crate) struct Upstream {
 #[derive(Clone)]
 enum State {
     Up(Arc<Link>),
+    /// Not there yet, or not for long.
+    Starting,
     /// Not there, and why.
     Down(String),
 }
@@ -76,6 +90,16 @@ enum State {
 struct Link {
     carrier: Carrier,
     hello: Hello,
+    purpose: Purpose,
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To know what the server offers, and for all callers where they may share one.
+    Offers,
+    /// For the calls of one caller.
+    Caller,
 }
 
 #[derive(Clone)]
@@ -97,8 +121,9 @@ enum Fault {
 }
 
 /// On whose behalf a server is called.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Behalf<'a> {
+    pub(crate) caller: &'a Principal,
     /// What they can be asked.
     pub(crate) client: ClientCapabilities,
     /// Whether they may want log messages.
@@ -116,14 +141,25 @@ pub(crate) enum Reply {
 }
 
 impl Upstream {
-    pub(crate) fn new(name: &str, reach: Reach, speaks: Speaks, max_result_bytes: usize, updated: Updated) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        reach: Reach,
+        speaks: Speaks,
+        sharing: Sharing,
+        max_result_bytes: usize,
+        updated: Updated,
+    ) -> Self {
         Self {
             name: name.into(),
             reach,
             speaks,
             is_shy: AtomicBool::new(false),
             message_bytes_max: max_result_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES).max(MESSAGE_BYTES_LEAST),
-            link: watch::Sender::new(State::Down("is being started".into())),
+            link: watch::Sender::new(State::Starting),
+            era: watch::Sender::default(),
+            lists: Arc::default(),
+            is_shared: sharing.is_shared,
+            sessions: Sessions::new(sharing.sessions_max, sharing.idle),
             offer: watch::Sender::default(),
             watched: watch::Sender::default(),
             updated,
@@ -140,30 +176,39 @@ impl Upstream {
     pub(crate) fn missing(&self) -> Option<String> {
         match &*self.link.borrow() {
             State::Up(_) => None,
+            State::Starting => Some(IS_STARTED.into()),
             State::Down(why) => Some(why.clone()),
         }
+    }
+
+    /// How many callers have a session of their own.
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions.open()
     }
 
     /// Keeps the connection until `drain` fires, then ends the server.
     pub(crate) async fn run(&self, drain: &CancellationToken) {
         let mut pauses = Backoff::new();
+        // If this future is dropped, they end too.
+        let _sessions = self.sessions.closing.clone().drop_guard();
         while !drain.is_cancelled() {
-            let changes = Arc::new(Changes::default());
-            let connected = drain.run_until_cancelled(self.connect(&changes)).await;
+            let connected = drain.run_until_cancelled(self.connect()).await;
             let why = match connected {
                 None => break,
                 Some(Ok(link)) => {
                     let (offer, version) = (self.offer.borrow().clone(), &link.hello.version);
                     tracing::info!(upstream = %self.name, version, %offer, "the upstream server is there");
+                    self.era.send_replace(Some(link.hello.era));
                     self.link.send_replace(State::Up(link.clone()));
                     let since = Instant::now();
-                    let why = drain.run_until_cancelled(self.watch(&link, &changes)).await;
+                    let why = drain.run_until_cancelled(self.watch(&link, &self.lists)).await;
                     // One that stops as soon as it is up must not be started twenty times a second.
                     if since.elapsed() > PAUSE_MAX {
                         pauses = Backoff::new();
                     }
                     let Some(why) = why else {
-                        self.link.send_replace(State::Down("is shut down".into()));
+                        self.sessions.closing.cancel();
+                        self.link.send_replace(State::Down(IS_SHUT_DOWN.into()));
                         link.goodbye().await;
                         break;
                     };
@@ -174,26 +219,29 @@ impl Upstream {
             self.down(why.to_string());
             drain.run_until_cancelled(pauses.wait()).await;
         }
+        self.sessions.closing.cancel();
         self.tasks.close();
         self.tasks.wait().await;
     }
 
     /// Makes a call; `news` hears what the server says meanwhile. Dropping the future tells the server to stop.
     pub(crate) async fn call(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         behalf: Behalf<'_>,
         news: mpsc::Sender<News>,
     ) -> Result<Reply, CallError> {
-        let link = self.up().await.map_err(|why| self.error(&why))?;
         let id = next_id();
+        let Seat { link, _held } = self.begin(id, behalf.caller, news).await.map_err(|why| self.error(&why))?;
         let logs = behalf.logs && link.hello.abilities.logging;
         let modern = (link.hello.era == Era::Modern).then_some(Modern { client: behalf.client, logs });
         let meta = Meta { progress: true, trace: behalf.trace, modern };
-        link.ears().calls.begin(id, news);
         let mut pending = Pending { link: &link, id, is_answered: false };
         let answer = link.request(id, request, meta).await;
-        pending.is_answered = answer.is_ok();
+        pending.is_answered = match (&answer, &link.carrier) {
+            (Ok(_), _) | (Err(Fault::TooLarge), Carrier::Child(_)) => true,
+            (Err(_), _) => false,
+        };
         match (answer, link.hello.era) {
             (Ok(Ok(result)), Era::Sessions) => Ok(Reply::Result(result)),
             (Ok(Ok(result)), Era::Modern) => match wire::input_required(&result) {
@@ -203,7 +251,7 @@ impl Upstream {
             },
             (Ok(Err(error)), Era::Modern) if wire::is_between_us(error.code) => {
                 // What it says of its tools' headers may have changed.
-                link.ears().changes.mark(Changes::LISTS);
+                link.ears().lists.mark(Changes::LISTS);
                 Err(self.error(&Fault::refused(&error)))
             }
             (Ok(Err(error)), _) => Err(error),
@@ -215,6 +263,20 @@ impl Upstream {
     pub(crate) fn error(&self, why: &impl fmt::Display) -> CallError {
         let message = format!("the upstream server {} {why}", self.name);
         CallError { code: wire::INTERNAL_ERROR, message, data: None }
+    }
+
+    /// Finds a connection for a call and announces the call there.
+    async fn begin(self: &Arc<Self>, id: u64, caller: &Principal, news: mpsc::Sender<News>) -> Result<Seat, String> {
+        let mut era = *self.era.borrow();
+        if self.is_shared || era != Some(Era::Sessions) {
+            let link = self.up().await?;
+            era = Some(link.hello.era);
+            // One that all callers share is asked nothing for want of a word whose it is: it never has to be replaced.
+            if (self.is_shared || era == Some(Era::Modern)) && link.ears().calls.begin(id, caller, news.clone()) {
+                return Ok(Seat { link, _held: None });
+            }
+        }
+        sessions::begin(self, id, caller, news).await
     }
 
     fn down(&self, why: String) {
@@ -232,33 +294,46 @@ impl Upstream {
         let _ = timeout(RETURN_WAIT, states.wait_for(|state| matches!(state, State::Up(_)))).await;
         match &*states.borrow() {
             State::Up(link) => Ok(link.clone()),
+            State::Starting => Err(IS_STARTED.into()),
             State::Down(why) => Err(why.clone()),
         }
     }
 
-    async fn connect(&self, changes: &Arc<Changes>) -> Result<Arc<Link>, Fault> {
+    /// Somebody whom the server can be spoken to through; it has not been spoken to.
+    fn reach(&self, purpose: Purpose, changes: &Arc<Changes>, tasks: &TaskTracker) -> Result<Carrier, Fault> {
         let ears = Arc::new(Ears {
             upstream: self.name.clone(),
             calls: Calls::default(),
             changes: changes.clone(),
+            lists: self.lists.clone(),
+            // The connection that lists has no calls. Some servers offer more to those who can be asked.
+            client: if self.is_shared { ClientCapabilities::default() } else { wire::PROMISED },
             updated: self.updated.clone(),
             era: OnceLock::new(),
             confirmed: watch::Sender::default(),
         });
-        let carrier = match &self.reach {
+        if purpose == Purpose::Caller {
+            let _ = ears.era.set(Era::Sessions);
+        }
+        Ok(match &self.reach {
             Reach::Command { argv, env, cwd } => {
-                let child = Child::start(ears, argv, env, cwd.as_deref(), self.message_bytes_max, &self.tasks);
+                let child = Child::start(ears, argv, env, cwd.as_deref(), self.message_bytes_max, tasks);
                 Carrier::Child(Arc::new(child.map_err(|error| Fault::Odd(format!("cannot be started: {error}")))?))
             }
             Reach::Url { url, headers } => {
-                Carrier::Endpoint(Arc::new(Endpoint::new(url, headers, self.message_bytes_max, ears, &self.tasks)?))
+                Carrier::Endpoint(Arc::new(Endpoint::new(url, headers, self.message_bytes_max, ears, tasks)?))
             }
-        };
+        })
+    }
+
+    /// Connects to know what the server offers.
+    async fn connect(&self) -> Result<Arc<Link>, Fault> {
+        let carrier = self.reach(Purpose::Offers, &self.lists, &self.tasks)?;
         // If this future is dropped or fails, the server goes with it.
         let guard = carrier.closed().clone().drop_guard();
         let hello = self.meet(&carrier).await?;
         let _ = carrier.ears().era.set(hello.era);
-        let link = Arc::new(Link { carrier, hello });
+        let link = Arc::new(Link { carrier, hello, purpose: Purpose::Offers });
         self.set_up(&link).await;
         self.list(&link, Changes::LISTS).await?;
         match (&link.carrier, link.hello.era) {
@@ -267,6 +342,22 @@ impl Upstream {
             (Carrier::Endpoint(_) | Carrier::Child(_), Era::Modern) => {
                 drop(self.tasks.spawn(watching::listen(link.clone(), self.watched.subscribe())));
             }
+        }
+        guard.disarm();
+        Ok(link)
+    }
+
+    /// Connects for the calls of one caller, to a server that has sessions.
+    async fn open(&self, changes: &Arc<Changes>, tasks: &TaskTracker) -> Result<Arc<Link>, Fault> {
+        let carrier = self.reach(Purpose::Caller, changes, tasks)?;
+        let guard = carrier.closed().clone().drop_guard();
+        let hello = timeout(HELLO_TIMEOUT, carrier.initialize()).await.unwrap_or(Err(Fault::Silent))?;
+        let link = Arc::new(Link { carrier, hello, purpose: Purpose::Caller });
+        self.set_up(&link).await;
+        match &link.carrier {
+            Carrier::Endpoint(endpoint) if endpoint.has_session() => drop(tasks.spawn(endpoint.clone().listen())),
+            // The connection that lists hears what is said to all.
+            Carrier::Endpoint(_) | Carrier::Child(_) => {}
         }
         guard.disarm();
         Ok(link)
@@ -327,8 +418,11 @@ impl Upstream {
     async fn watch(&self, link: &Link, changes: &Changes) -> Fault {
         let mut watched = self.watched.subscribe();
         let mut subscribed = BTreeSet::new();
-        // While it was away, anything may have changed.
-        let mut pending = Changes::WATCHED | Changes::MISSED;
+        // What the resources of all are, and that they may have changed while it was away, is for one connection to say.
+        let (mut pending, heeded) = match link.purpose {
+            Purpose::Offers => (Changes::WATCHED | Changes::MISSED, u8::MAX),
+            Purpose::Caller => (Changes::WATCHED, Changes::WATCHED | Changes::SESSION),
+        };
         loop {
             if pending & Changes::SESSION != 0 {
                 subscribed.clear();
@@ -338,7 +432,7 @@ impl Upstream {
                 let wanted = watched.borrow_and_update().clone();
                 self.subscribe(link, &wanted, &mut subscribed).await;
             }
-            if pending & (Changes::SESSION | Changes::MISSED) != 0 {
+            if link.purpose == Purpose::Offers && pending & (Changes::SESSION | Changes::MISSED) != 0 {
                 watched.borrow().iter().for_each(|uri| (self.updated)(uri));
             }
             if pending & Changes::LISTS != 0 {
@@ -356,7 +450,7 @@ impl Upstream {
             }
             pending = tokio::select! {
                 () = link.carrier.closed().cancelled() => return Fault::Stopped,
-                changes = changes.next() => changes,
+                changes = changes.next() => changes & heeded,
                 _ = watched.changed() => Changes::WATCHED,
             };
         }
@@ -378,14 +472,15 @@ impl Link {
         self.carrier.ears()
     }
 
-    /// Gives up a request.
-    fn forget(&self, id: u64) {
+    /// Gives up a request; `false` if it has been answered.
+    fn forget(&self, id: u64) -> bool {
         match (&self.carrier, self.hello.era) {
-            (Carrier::Child(child), _) => child.forget(id),
+            (Carrier::Child(child), _) => return child.forget(id),
             (Carrier::Endpoint(endpoint), Era::Sessions) => endpoint.notify(wire::cancelled(id)),
             // The end of its response says so.
             (Carrier::Endpoint(_), Era::Modern) => {}
         }
+        true
     }
 
     async fn goodbye(&self) {
@@ -435,6 +530,13 @@ impl Carrier {
     }
 }
 
+/// A connection for a call.
+struct Seat {
+    link: Arc<Link>,
+    /// The caller's session stays while this is held.
+    _held: Option<Held>,
+}
+
 /// A call without an answer. When it is dropped, the server is told that nobody wants one.
 struct Pending<'a> {
     link: &'a Link,
@@ -444,9 +546,10 @@ struct Pending<'a> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.link.ears().calls.end(self.id, self.is_answered);
-        if !self.is_answered {
-            self.link.forget(self.id);
+        let calls = &self.link.ears().calls;
+        calls.end(self.id, self.is_answered);
+        if !self.is_answered && !self.link.forget(self.id) {
+            calls.settle(self.id);
         }
     }
 }

@@ -15,8 +15,8 @@ use super::{
 
 /// Those that a server may choose in `initialize`; for what we do they are the same.
 const VERSIONS: [&str; 4] = [VERSION, "2025-06-18", "2025-03-26", "2024-11-05"];
-/// What sessions promise: whoever calls is asked, if their client can be.
-const PROMISED: ClientCapabilities =
+/// What sessions of one caller are promised: whoever calls is asked, if their client can be.
+pub(crate) const PROMISED: ClientCapabilities =
     ClientCapabilities { elicitation_form: true, elicitation_url: true, sampling: true, roots: true };
 
 /// Which kind of MCP a server speaks.
@@ -113,10 +113,10 @@ impl Abilities {
     }
 }
 
-/// `initialize`
-pub(crate) fn initialize(id: u64) -> Bytes {
+/// `initialize`; `client` is what the server may ask for.
+pub(crate) fn initialize(id: u64, client: ClientCapabilities) -> Bytes {
     let info = json!({ "name": "longhaul", "version": env!("CARGO_PKG_VERSION") });
-    let params = json!({ "protocolVersion": VERSION, "capabilities": capabilities(PROMISED), "clientInfo": info });
+    let params = json!({ "protocolVersion": VERSION, "capabilities": capabilities(client), "clientInfo": info });
     let id = raw(&id);
     message(&Outgoing::<'_, _, ()> {
         id: Some(&id),

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 pub(crate) use ask::{InputRequired, accepted, action, input_required, refusal, result_of, urls_required};
-pub(crate) use hello::{Discovered, Era, Hello, initialize, initialized, read_discovered, read_hello};
+pub(crate) use hello::{Discovered, Era, Hello, PROMISED, initialize, initialized, read_discovered, read_hello};
 pub(crate) use listing::{Listed, Listing, prefix_contents, prefixed, read_item, read_page};
 pub(crate) use mirror::Mirror;
 pub(crate) use request::{Listen, Meta, Modern, Reference, Request};

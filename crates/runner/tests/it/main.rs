@@ -7,5 +7,6 @@ mod http;
 mod modern;
 mod offers;
 mod questions;
+mod sessions;
 mod stdio;
 mod world;

@@ -191,15 +191,44 @@ async fn a_server_that_was_started_again_is_told_what_is_watched() {
         world.tool("up.touch").await;
         let mut watcher = world.watch("up+test://blob").await;
         soon(&mut watcher).await;
-        world.text("up.seen", r#"{"event": "subscribe test://blob"}"#).await;
-        world.begin(lose, "{}").await.over().await;
-        // It may have changed meanwhile.
-        soon(&mut watcher).await;
         let times = if lose == "up.crash" { 1 } else { 2 };
         let seen = json!({ "event": "subscribe test://blob", "times": times });
         world.text("up.seen", &seen.to_string()).await;
+        world.begin(lose, "{}").await.over().await;
+        // A process of its own, or the third and fourth session.
+        let times = if lose == "up.crash" { 1 } else { 4 };
+        let seen = json!({ "event": "subscribe test://blob", "times": times });
+        world.text("up.seen", &seen.to_string()).await;
+        if lose == "up.forget" {
+            // It may have changed meanwhile.
+            soon(&mut watcher).await;
+        }
         world.end().await;
     }
+}
+
+#[tokio::test]
+async fn a_server_that_lists_is_told_what_is_watched_when_it_was_started_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut config = upstream("up");
+    config["env"] = json!([format!("LOG={}", log.display())]);
+    let world = World::start(&[config]).await;
+    world.tool("up.touch").await;
+    let mut watcher = world.watch("up+test://blob").await;
+    soon(&mut watcher).await;
+    let subscribed = || -> Vec<String> {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.lines().filter_map(|line| line.strip_suffix(" subscribe test://blob")).map(str::to_owned).collect()
+    };
+    world::until(|| subscribed().len() == 1).await;
+    let killed = std::process::Command::new("kill").arg("-9").arg(&subscribed()[0]).status().unwrap();
+    assert!(killed.success());
+    // It may have changed meanwhile.
+    soon(&mut watcher).await;
+    world::until(|| subscribed().len() == 2).await;
+    assert_eq!(world.runner.status()[0].sessions, 0, "nobody has called");
+    world.end().await;
 }
 
 async fn touch(world: &World, uri: &str) {
@@ -217,7 +246,10 @@ fn squeeze(json: &str) -> String {
 
 #[tokio::test]
 async fn a_changed_list_of_any_kind_is_announced() {
-    let world = World::start(&[upstream("up")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = upstream("up");
+    config["env"] = json!([format!("GROWN={}", folder.path().join("grown").display())]);
+    let world = World::start(&[config]).await;
     world.tool("up.grow").await;
     assert_eq!(world.text("up.grow", r#"{"what": ["prompts", "resources"]}"#).await, "grown");
     world.announced(|worker| worker.prompts.iter().any(|prompt| prompt.name == "up.extra").then_some(())).await;

@@ -15,11 +15,11 @@ fn upstream(name: &str) -> Value {
 }
 
 /// Arguments for a server that is to ask this.
-fn ask(requests: &[String]) -> Value {
+pub fn ask(requests: &[String]) -> Value {
     json!({ "requests": requests })
 }
 
-fn form(id: u32) -> String {
+pub fn form(id: u32) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":"q{id}","method":"elicitation/create","params":{{"message":"How many?","requestedSchema":{FORM}}}}}"#
     )
@@ -41,7 +41,7 @@ fn roots(id: u32) -> String {
 }
 
 /// The server's view of what it was answered.
-fn replies(outcome: &Outcome) -> Vec<Value> {
+pub fn replies(outcome: &Outcome) -> Vec<Value> {
     serde_json::from_str(&world::text(outcome)).unwrap()
 }
 
@@ -182,7 +182,7 @@ async fn a_question_that_does_not_say_whose_it_is_goes_to_the_only_call() {
         let world = World::start(&[config]).await;
         world.tool("up.ask").await;
         if push {
-            world.text("up.seen", r#"{"event": "listening"}"#).await;
+            world.text("up.seen", r#"{"event": "listening", "times": 2}"#).await;
         }
         let mut arguments = ask(&[form(1)]);
         arguments["push"] = json!(push);
@@ -201,8 +201,18 @@ async fn a_question_that_does_not_say_whose_it_is_goes_to_the_only_call() {
             json!({ "code": -32603, "message": "several calls are running, and it does not say to which it belongs" })
         );
         assert!(other.is_silent(), "nobody else was asked");
+
+        // It may still ask for the one that is given up, unless it is not asked to go on.
         drop(other);
-        world.text("up.seen", r#"{"event": "gave up"}"#).await;
+        if push {
+            world.text("up.seen", r#"{"event": "listening", "times": 3}"#).await;
+        }
+        let mut arguments = ask(&[form(3)]);
+        arguments["push"] = json!(push);
+        let mut call = world.ask("up.ask", &arguments.to_string()).await;
+        let asked = call.asked().await;
+        world.respond(&asked.run, vec![(asked.requests[0].key.clone(), yes(r#"{"n":7}"#))]).await;
+        assert_eq!(replies(&call.outcome().await)[0]["result"]["content"], json!({ "n": 7 }));
         world.end().await;
     }
 }

@@ -1,6 +1,6 @@
 //! Servers that run as children.
 
-use crate::world::{self, SOON, Word, World, error, fixture, word};
+use crate::world::{self, SOON, Word, World, error, fixture, lives, word};
 use longhaul_core::{CallError, Outcome, TaskSupport};
 use longhaul_rpc::{CallEvent, Report};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ async fn tools_and_results_come_through_as_they_are() {
     assert_eq!(world.tool("up.raw").await.task_support, TaskSupport::Forbidden);
     let names = [
         "exact", "raw", "count", "wait", "seen", "crash", "fail", "grow", "huge", "ask", "env", "forget", "headers",
-        "odd", "log", "pages", "touch", "poll",
+        "odd", "log", "pages", "touch", "poll", "later",
     ];
     assert_eq!(world.names(), names.map(|name| format!("up.{name}")), "both pages, without what cannot be offered");
 
@@ -137,7 +137,10 @@ async fn a_server_that_died_is_started_again_and_its_calls_end() {
 
 #[tokio::test]
 async fn a_changed_list_is_announced() {
-    let world = World::start(&[upstream("up")]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = upstream("up");
+    config["env"] = json!([format!("GROWN={}", folder.path().join("grown").display())]);
+    let world = World::start(&[config]).await;
     world.tool("up.grow").await;
     assert!(!world.names().contains(&"up.extra".to_owned()));
     assert_eq!(world.text("up.grow", "{}").await, "grown");
@@ -230,12 +233,6 @@ async fn a_child_has_a_clean_environment_and_leaves_with_us() {
     timeout(SOON, gone).await.expect("what it started is gone too");
 }
 
-/// Whether a process runs. One that nobody has fetched from the dead does not.
-fn lives(process: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
-    stat.is_ok_and(|stat| !stat.contains(") Z "))
-}
-
 #[tokio::test]
 async fn a_server_that_is_not_there_hinders_nobody() {
     let world = World::start(&[json!({ "name": "gone", "command": ["/nonexistent/server"] }), upstream("up")]).await;
@@ -243,6 +240,6 @@ async fn a_server_that_is_not_there_hinders_nobody() {
     let status = world.runner.status();
     assert!(status[0].missing.as_ref().unwrap().starts_with("cannot be started"), "{status:?}");
     let up = &status[1];
-    assert_eq!((&*up.name, up.tools, up.prompts, up.resources, &up.missing), ("up", 20, 2, 4, &None));
+    assert_eq!((&*up.name, up.tools, up.prompts, up.resources, &up.missing), ("up", 21, 2, 4, &None));
     world.end().await;
 }

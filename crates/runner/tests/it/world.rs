@@ -143,7 +143,12 @@ impl Store {
 }
 
 pub fn principal() -> Principal {
-    Principal { tenant: TenantId::new("t"), caller: Caller::Agent("a".into()) }
+    somebody("t")
+}
+
+/// An agent of some tenant.
+pub fn somebody(tenant: &str) -> Principal {
+    Principal { tenant: TenantId::new(tenant), caller: Caller::Agent("a".into()) }
 }
 
 /// Of the trace of all calls that are not tasks.
@@ -243,8 +248,20 @@ impl World {
         target: Target,
         arguments: &str,
     ) -> Call {
+        self.invoke_as(principal(), client, park, target, arguments).await
+    }
+
+    /// Makes a call that is not a task, for somebody.
+    pub async fn invoke_as(
+        &self,
+        principal: Principal,
+        client: ClientCapabilities,
+        park: Option<Duration>,
+        target: Target,
+        arguments: &str,
+    ) -> Call {
         let call = Invocation {
-            principal: principal(),
+            principal,
             target,
             arguments: Bytes::copy_from_slice(arguments.as_bytes()),
             client,
@@ -263,7 +280,17 @@ impl World {
 
     /// The same, where nobody may wait for it.
     pub async fn try_respond(&self, run: &str, answers: Vec<(String, InputResponse)>) -> Result<(), Error> {
-        self.calls.respond(&principal(), run, answers).await
+        self.respond_as(&principal(), run, answers).await
+    }
+
+    /// The same, for somebody.
+    pub async fn respond_as(
+        &self,
+        principal: &Principal,
+        run: &str,
+        answers: Vec<(String, InputResponse)>,
+    ) -> Result<(), Error> {
+        self.calls.respond(principal, run, answers).await
     }
 
     /// Goes on with a parked call.
@@ -450,6 +477,22 @@ pub fn text(outcome: &Outcome) -> String {
 pub fn error(outcome: &Outcome) -> (i32, &str) {
     let Outcome::Error(CallError { code, message, .. }) = outcome else { panic!("{outcome:?}") };
     (*code, message)
+}
+
+/// Waits until something is so that nobody announces.
+pub async fn until(is_so: impl Fn() -> bool) {
+    let looking = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(SOON, looking).await.expect("it is so");
+}
+
+/// Whether a process runs. One that nobody has fetched from the dead does not.
+pub fn lives(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 /// The test's server.
