@@ -17,6 +17,9 @@ use crate::wire::{self, INTERNAL_ERROR, INVALID_PARAMS, InputRequired, METHOD_NO
 
 /// How often a server may ask for something before it has a result.
 const ROUNDS_MAX: u32 = 10;
+/// Questions of one call that have no answer or whose answers the server has not taken: one that asks and does not read
+/// would pile them up.
+const ASKING_MAX: usize = NEWS_MAX;
 /// Before a call is made again for which nothing had to be asked; longer with each round.
 const AGAIN_PAUSE: Duration = Duration::from_millis(100);
 /// What a client answers that does not want its model to be used (MCP 2025-11-25, client/sampling, "Error Handling").
@@ -117,6 +120,9 @@ struct Questions {
 impl Questions {
     /// Asks the caller. The worker's SDK has a limit for how many there may be.
     fn ask(&mut self, context: &Context, asked: Asked) {
+        if self.asking.len() >= ASKING_MAX {
+            return asked.refuse("too many questions at once");
+        }
         let (context, id, withdrawn) = (context.clone(), asked.id.clone(), CancellationToken::new());
         self.open.insert(id.clone(), withdrawn.clone());
         self.asking.push(Box::pin(async move {

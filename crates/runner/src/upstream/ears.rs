@@ -45,6 +45,11 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// Tells the server that nobody is asked, and why.
+    pub(crate) fn refuse(&self, why: &str) {
+        self.back.say(wire::refusal(&self.id, INTERNAL_ERROR, why));
+    }
+
     /// Sends the answer to the server: a message.
     pub(crate) async fn answer(&self, message: Bytes) {
         self.back.deliver(message).await;
