@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use longhaul_cli::budgets::{BudgetConfig, Scope, ToolConfig, WindowName};
+use longhaul_cli::admission::ToolConfig;
+use longhaul_cli::budgets::{BudgetConfig, Scope, WindowName};
 use longhaul_core::Amount;
 use longhaul_tests::client::{Client, PATIENCE};
 use longhaul_tests::world::{ALICE, BOB, EVE, Wiring, World};
@@ -28,7 +29,7 @@ async fn start(wiring: Wiring, budgets: Vec<BudgetConfig>) -> World {
         config.mcp_task_max_open = 0;
         config.mcp_task_max_live = 0;
         config.budgets = budgets;
-        config.tools.insert("hold".into(), ToolConfig { price_units: 10, price_usd: 0.0 });
+        config.tools.insert("hold".into(), ToolConfig { price_units: 10, ..ToolConfig::default() });
     })
     .await
 }
@@ -130,7 +131,7 @@ async fn a_tool_is_charged_what_it_says_it_spent(wiring: Wiring) {
         BudgetConfig { name: "people".into(), scope: Scope::Principal, units: None, usd: Some(1.0), ..budget(0) };
     let world = World::start_with(wiring, |config| {
         config.budgets = vec![money];
-        config.tools.insert("agent".into(), ToolConfig { price_units: 1, price_usd: 0.6 });
+        config.tools.insert("agent".into(), ToolConfig { price_usd: 0.6, ..ToolConfig::default() });
     })
     .await;
     let agent = Tool::new("agent", async |context: Context, _: NoArguments| {

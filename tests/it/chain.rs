@@ -76,7 +76,7 @@ async fn each_check_refuses_calls_and_tasks_in_both_eras_and_the_first_of_them_c
     let world = World::start_with(wiring, |config| {
         config.policy_dir = Some(rules.policies());
         config.data_policies_file = Some(rules.data());
-        config.tools.insert("mirror".into(), ToolConfig { tags: vec!["money".into()] });
+        config.tools.insert("mirror".into(), ToolConfig { tags: vec!["money".into()], ..ToolConfig::default() });
         config.guardrails.deny_patterns = vec!["drop table".into()];
         config.rate_limits.per_tool.insert("blob".into(), "2/d".parse().unwrap());
     })

@@ -15,9 +15,9 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::admission::{GuardrailsConfig, RateLimitsConfig, ToolConfig};
+use crate::budgets::BudgetConfig;
 use crate::callers::IssuerConfig;
 use crate::services::{ServiceTokensConfig, TlsConfig};
-use crate::budgets::BudgetConfig;
 
 /// The environment variable that names the config file.
 pub const FILE_VARIABLE: &str = "LONGHAUL_CONFIG";

@@ -1,8 +1,8 @@
 //! Compose roles into processes: config, telemetry, start-up, drain, and `longhaul dev`.
 
 pub mod admission;
-pub mod callers;
 pub mod budgets;
+pub mod callers;
 pub mod check;
 pub mod compose;
 pub mod config;

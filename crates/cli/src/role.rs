@@ -59,6 +59,7 @@ enum Role {
     },
     /// Looks at the budgets.
     Budget {
+        #[command(subcommand)]
         what: BudgetVerb,
     },
     /// Looks at the stored tasks.

@@ -44,7 +44,7 @@ use longhaul_mcp::Listing;
 use longhaul_mcp::seal::{Keyring, Seal as _, Token};
 use longhaul_policy::follow::{Freshness, Mirror as _, STALE, follow};
 use longhaul_policy::switch::Switches;
-use longhaul_policy::{Budgets, Chain, Checks};
+use longhaul_policy::{Budget, Budgets, Chain, Checks};
 use longhaul_rpc::{Control, Error, Links, ServiceToken, Tasks};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, broadcast};
@@ -212,7 +212,6 @@ pub(crate) struct Shared {
     switches: Arc<Switches>,
     clock: Arc<dyn Clock>,
     chain: Arc<Chain>,
-    chain: Chain,
     budgets: Option<Budgets>,
     catalogue: Catalogue,
     sessions: Sessions,

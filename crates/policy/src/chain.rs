@@ -10,10 +10,10 @@ use longhaul_core::{CallError, Check, Denied, Outcome, Principal, Refusal, Targe
 use longhaul_rpc::{Error, trace};
 
 use crate::admitted::{Admitted, Becoming};
+use crate::budget::Reservation;
 use crate::cedar::{Action, Policies};
 use crate::data::{DataPolicies, Passage, Verdict};
 use crate::guardrails::Guardrails;
-use crate::budget::Reservation;
 use crate::hooks::{Budget, Record, Switch};
 use crate::metrics::Metrics;
 use crate::rates::{Kind, Rates};

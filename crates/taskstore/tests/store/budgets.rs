@@ -106,13 +106,13 @@ on_both_engines! {
         let asking = (0..1000).map(|at: usize| {
             let store = stores[at % 2].clone();
             let mut wishes = vec![wish(1), BudgetWish { key: key("other"), ..wish(1) }];
-            if at % 3 == 0 {
+            if at.is_multiple_of(3) {
                 wishes.reverse();
             }
             async move {
                 let leases = store.lease_budget(wishes).await.unwrap();
                 let of = |at: usize| leases[at].granted.units;
-                if at % 3 == 0 { (of(1), of(0)) } else { (of(0), of(1)) }
+                if at.is_multiple_of(3) { (of(1), of(0)) } else { (of(0), of(1)) }
             }
         });
         let granted = futures::future::join_all(asking).await;
