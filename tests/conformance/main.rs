@@ -39,7 +39,7 @@ const WORKER: &str = "worker";
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run().await {
+    match Box::pin(run()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("longhaul-conformance: {error:#}");
