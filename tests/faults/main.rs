@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod answers;
+mod audit;
 mod config;
 mod credential;
 mod dev;

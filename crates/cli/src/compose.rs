@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use longhaul_bus::{Bus, LocalBus, RedisBus};
 use longhaul_core::{Caller, Principal, TenantId};
 use longhaul_gateway::{Authenticator, Credential, Gateway, Pace};
+use longhaul_policy::Recorder;
 use longhaul_rpc::client::{ControlClient, Target, TasksClient};
 use longhaul_rpc::{Health, Links, Listener, Server, ServiceToken, Tasks as _};
 use longhaul_runner::{Runner, UpstreamStatus};
@@ -176,6 +177,7 @@ impl Site {
             keyring: keys.ring(),
             auth,
             clock: Arc::new(SystemClock),
+            recorder: Arc::new(Recorder::new()),
         };
         let gateway = Gateway::build(gateway, parts);
         let status = gateway.status();

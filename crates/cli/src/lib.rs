@@ -1,5 +1,6 @@
 //! Compose roles into processes: config, telemetry, start-up, drain, and `longhaul dev`.
 
+mod audit;
 pub mod check;
 pub mod compose;
 pub mod config;

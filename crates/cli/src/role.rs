@@ -11,7 +11,7 @@ use longhaul_rpc::client::ControlClient;
 use crate::config::{self, Config, Wrong};
 use crate::management::Readiness;
 use crate::telemetry::Telemetry;
-use crate::{check, compose, credentials, dev, shutdown, switch};
+use crate::{audit, check, compose, credentials, dev, shutdown, switch};
 
 /// Durable tasks for long MCP tool calls.
 #[derive(Debug, Parser)]
@@ -65,6 +65,11 @@ enum Role {
     Switch {
         #[command(subcommand)]
         what: switch::Verb,
+    },
+    /// Proves and reads the audit log.
+    Audit {
+        #[command(subcommand)]
+        what: audit::Verb,
     },
 }
 
@@ -131,6 +136,10 @@ async fn play(role: Role, config: Config, environment: Vec<(String, String)>) ->
         Role::Switch { what } => {
             operate(parts, async |control| switch::run(what, &control, &mut std::io::stdout()).await).await
         }
+        Role::Audit { what } => tokio::select! {
+            done = audit::run(what, parts.config, std::io::stdout()) => done,
+            () = parts.drain.cancelled() => Err(anyhow::anyhow!("interrupted")),
+        },
         Role::Config { .. } => Err(Wrong("config print needs no runtime".into()).into()),
     };
     tokio::task::spawn_blocking(move || telemetry.stop()).await?;

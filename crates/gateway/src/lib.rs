@@ -39,9 +39,9 @@ use longhaul_bus::{Bus, Hint};
 use longhaul_core::{Clock, Principal};
 use longhaul_mcp::Listing;
 use longhaul_mcp::seal::{Keyring, Seal as _, Token};
-use longhaul_policy::Chain;
 use longhaul_policy::follow::{Freshness, Mirror as _, STALE, follow};
 use longhaul_policy::switch::Switches;
+use longhaul_policy::{Chain, Recorder};
 use longhaul_rpc::{Control, Error, Links, ServiceToken, Tasks};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, broadcast};
@@ -86,6 +86,8 @@ pub struct Parts {
     pub auth: Authenticator,
     /// When sessions, cursors and event ids expire.
     pub clock: Arc<dyn Clock>,
+    /// Tells the audit log; the gateway runs it.
+    pub recorder: Arc<Recorder>,
 }
 
 /// A gateway that is ready to run.
@@ -203,6 +205,7 @@ pub(crate) struct Shared {
     switches: Arc<Switches>,
     clock: Arc<dyn Clock>,
     chain: Chain,
+    recorder: Arc<Recorder>,
     catalogue: Catalogue,
     sessions: Sessions,
     reach: Reach,
@@ -235,7 +238,7 @@ impl fmt::Debug for Shared {
 impl Gateway {
     /// Puts a gateway together. Its instruments come from the global meter provider, which must be set by then.
     pub fn build(config: Config, parts: Parts) -> Self {
-        let Parts { tasks, control, bus, links, token, keyring, auth, clock } = parts;
+        let Parts { tasks, control, bus, links, token, keyring, auth, clock, recorder } = parts;
         let tracker = TaskTracker::new();
         let switches = Arc::new(Switches::default());
         let dial = Dial { links, token, payload_bytes_max: config.result_bytes_max.max(config.request_bytes_max) };
@@ -260,6 +263,7 @@ impl Gateway {
             chain: Chain::new(switches.clone()),
             switches,
             credentials: Credentials::new(clock.clone()),
+            recorder,
             config,
             tasks,
             control,
@@ -298,6 +302,8 @@ impl Gateway {
         let (watching, patience) = (shared.clone(), shared.config.pace.store_away);
         background.spawn(stop.clone().run_until_cancelled_owned(async move { watching.reach.watch(patience).await }));
         background.spawn(stop.clone().run_until_cancelled_owned(follow_control(shared.clone())));
+        let (telling, ends) = (shared.clone(), stop.clone());
+        background.spawn(async move { telling.recorder.run(&*telling.control, ends).await });
 
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         serve::serve(listener, router, &shared.config, &connections, &drain, &cut).await;

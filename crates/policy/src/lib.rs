@@ -8,7 +8,9 @@
 mod admitted;
 mod chain;
 pub mod follow;
+pub mod record;
 pub mod switch;
 
 pub use admitted::{Admitted, Becoming, How, Wish};
 pub use chain::{Call, Chain};
+pub use record::Recorder;

@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use longhaul_core::audit::Sealed;
 use longhaul_core::{
-    Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Scope, Task, TaskId,
+    Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Scope, Task, TaskId, TenantId,
     Timestamp, WorkerId, WorkerInfo,
 };
 use tonic::transport::Channel;
@@ -15,6 +16,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::audit::{self, AuditChain, AuditRange, Batch};
 use crate::convert::{self, Bad};
 use crate::link::{Links, ServiceToken, message_bytes_max};
 use crate::pb::{self, calls_reply, calls_request, tasks_reply, tasks_request, work_reply, work_request};
@@ -700,6 +702,37 @@ impl Control for ControlClient {
             .await?
             .into_inner();
         Ok(Stopped { stopped, more })
+    }
+
+    async fn record(&self, batch: Batch) -> Result<(), Error> {
+        let record = audit::batch_to(&batch);
+        self.ask(|mut client| {
+            let request = self.token.sign(tonic::Request::new(record.clone()));
+            async move { client.record(request).await }
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn audit_chains(&self, from: Option<&TenantId>) -> Result<Vec<AuditChain>, Error> {
+        let from = from.map(|tenant| tenant.as_str().to_owned());
+        let chains = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(pb::AuditChainsRequest { from: from.clone() }));
+                async move { client.audit_chains(request).await }
+            })
+            .await?;
+        Ok(audit::chains_from(chains.into_inner())?)
+    }
+
+    async fn audit_rows(&self, range: AuditRange) -> Result<Vec<Sealed>, Error> {
+        let rows = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(audit::range_to(&range)));
+                async move { client.audit_rows(request).await }
+            })
+            .await?;
+        Ok(audit::rows_from(rows.into_inner())?)
     }
 }
 

@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+mod audit;
 mod calls;
 pub mod client;
 mod control;
@@ -20,6 +21,7 @@ mod tasks;
 pub mod trace;
 mod work;
 
+pub use audit::{AUDIT_PAGE, AuditChain, AuditRange, Batch, CHAINS_PAGE, RECORDS_MAX};
 pub use calls::{Answers, Asked, CallEvent, CallEvents, Calls, Invocation, Line, Resume};
 pub use control::{
     Changes, Control, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, Stopped,

@@ -28,6 +28,8 @@ struct Instruments {
     overload: Counter<u64>,
     conflicts: Counter<u64>,
     purged: Counter<u64>,
+    audited: Counter<u64>,
+    unsealed: Gauge<f64>,
     tools: Mutex<HashSet<String>>,
 }
 
@@ -85,6 +87,16 @@ static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
             .with_description("Changes decided anew because the task had moved on.")
             .build(),
         purged: meter.u64_counter("longhaul_purged_tasks").with_description("Expired tasks deleted.").build(),
+        audited: meter
+            .u64_counter("longhaul_audit_writes")
+            .with_description(
+                "Rows of the audit log that were recorded apart or sealed, and statements that failed to.",
+            )
+            .build(),
+        unsealed: meter
+            .f64_gauge("longhaul_audit_unsealed_seconds")
+            .with_description("How long the oldest row of the audit log waited to be sealed.")
+            .build(),
         tools: Mutex::default(),
     }
 });
@@ -164,4 +176,14 @@ pub(crate) fn conflict(verb: &'static str) {
 
 pub(crate) fn purged(tasks: u64) {
     INSTRUMENTS.purged.add(tasks, &[]);
+}
+
+/// Rows of the audit log were written; `None` if that failed.
+pub(crate) fn audited(rows: Option<u64>) {
+    let outcome = if rows.is_some() { "ok" } else { "error" };
+    INSTRUMENTS.audited.add(rows.unwrap_or(1), &[KeyValue::new("outcome", outcome)]);
+}
+
+pub(crate) fn unsealed(oldest: Duration) {
+    INSTRUMENTS.unsealed.record(oldest.as_secs_f64(), &[]);
 }

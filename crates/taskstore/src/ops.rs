@@ -7,16 +7,17 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use longhaul_bus::{Control as ControlHint, Hint};
+use longhaul_core::audit::Sealed;
 use longhaul_core::input::QUESTIONS_MAX;
 use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
     CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel, NewTask, Outcome,
-    Phase, Principal, Progress, Refusal, Scope, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
+    Phase, Principal, Progress, Refusal, Scope, Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
-    Assignment, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, KeyDigest,
-    NewCredential, Page, Position, Report, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote,
-    SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
+    AUDIT_PAGE, Assignment, AuditChain, AuditRange, Batch, CHAINS_PAGE, Changes, Claim, Control, CredentialChange,
+    CredentialInfo, Directive, Directives, Error, KeyDigest, NewCredential, Page, Position, Report, SESSION_NOTES_MAX,
+    SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
 };
 use tokio::time::Instant;
 
@@ -545,6 +546,20 @@ impl Control for TaskStore {
     async fn stop_running(&self, scope: &Scope) -> Result<Stopped, Error> {
         self.stop_within(scope).await
     }
+
+    async fn record(&self, batch: Batch) -> Result<(), Error> {
+        self.record_batch(batch).await
+    }
+
+    async fn audit_chains(&self, from: Option<&TenantId>) -> Result<Vec<AuditChain>, Error> {
+        storable(from.map(TenantId::as_str))?;
+        Ok(insist(|| self.inner.store.chains(from, CHAINS_PAGE)).await?)
+    }
+
+    async fn audit_rows(&self, range: AuditRange) -> Result<Vec<Sealed>, Error> {
+        storable([range.tenant.as_str()])?;
+        Ok(insist(|| self.inner.store.audit_rows(&range, AUDIT_PAGE)).await?)
+    }
 }
 
 impl TaskStore {
@@ -751,7 +766,7 @@ fn same(mut one: Task, other: &Task) -> bool {
 }
 
 /// Names go into columns of text, which PostgreSQL keeps without NUL.
-fn storable<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Error> {
+pub(crate) fn storable<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<(), Error> {
     match names.into_iter().any(|name| name.contains('\0')) {
         true => Err(Error::Fault("a name with a NUL character".into())),
         false => Ok(()),

@@ -173,6 +173,7 @@ async fn create(
                 Some(outcome) => {
                     // It stays as any other task; its caller has no need to hear of it.
                     unheard.heard();
+                    shared.recorder.retrieved(id);
                     let body = asked.write(&Reply::CallOutcome { target: &wanted.target, outcome: &outcome });
                     let status = http_status(outcome_status(*dialect, &outcome));
                     Ok(Created::Task(Answer::Message { status, body, how: ended(&outcome) }))
@@ -196,6 +197,7 @@ async fn create(
         Err(error) => {
             if matches!(error, Error::Refused(Refusal::TaskLimit { .. })) {
                 shared.metrics.refused("task_limit");
+                shared.recorder.full(principal, &wanted.target, trace::current().as_deref());
             }
             Err(asked.failed(error))
         }

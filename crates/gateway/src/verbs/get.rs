@@ -19,6 +19,9 @@ pub(crate) async fn get(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
     if asked.dialect.is_modern() {
         hide(&mut task, asked.envelope.capabilities);
     }
+    if outcome.is_some() {
+        shared.recorder.retrieved(id);
+    }
     let poll_interval_ms = shared.config.poll_interval_ms;
     Ok(asked.well(&Reply::Task { task: &task, outcome: outcome.as_ref(), poll_interval_ms }))
 }

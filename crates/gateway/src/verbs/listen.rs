@@ -186,6 +186,9 @@ impl Listening {
         if self.told.get(&id) != Some(&now) {
             let (subscription, poll) = (&self.asked.id, self.asked.shared.config.poll_interval_ms);
             let frame = v2026::notify::task(subscription, &task, outcome.as_deref(), poll);
+            if outcome.is_some() {
+                self.asked.shared.recorder.retrieved(id);
+            }
             self.queue.extend(frame.map(|frame| sse::message(None, &frame)));
         }
         if now.ending.is_some() {

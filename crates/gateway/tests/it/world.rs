@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use longhaul_bus::{Bus, Control as ControlHint, Hint, LocalBus};
+use longhaul_core::audit::Sealed;
 use longhaul_core::{
     Caller, Change, ClientCapabilities, Clock as _, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken,
     LimitScope, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal, Progress, PromptDef, Question, Refusal,
@@ -20,10 +21,11 @@ use longhaul_core::{
 };
 use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, Status};
 use longhaul_mcp::seal::Keyring;
+use longhaul_policy::Recorder;
 use longhaul_rpc::{
-    Answers, Asked, CallEvent, CallEvents, Calls, Changes, Control, CredentialChange, CredentialInfo, Error,
-    Invocation, KeyDigest, Links, NewCredential, Page, Position, Resume, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server,
-    ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks,
+    Answers, Asked, AuditChain, AuditRange, Batch, CallEvent, CallEvents, Calls, Changes, Control, CredentialChange,
+    CredentialInfo, Error, Invocation, KeyDigest, Links, NewCredential, Page, Position, Resume, SESSIONS_PAGE,
+    SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -65,6 +67,8 @@ pub struct Store {
     pub notes: Mutex<HashMap<String, (Principal, SessionNote)>>,
     pub notes_max: AtomicUsize,
     pub subscriptions: Mutex<HashMap<String, Vec<String>>>,
+    /// What the audit log was told.
+    pub recorded: Mutex<Vec<Batch>>,
     /// Answers that were taken, and to which question of which task.
     pub answers: Mutex<Vec<(TaskId, u32, InputResponse)>>,
     /// Which stream carries the questions of a task, and until when.
@@ -440,6 +444,23 @@ impl Control for Store {
     async fn stop_running(&self, _: &Scope) -> Result<Stopped, Error> {
         Err(Error::Fault("a gateway stops none".into()))
     }
+
+    async fn record(&self, batch: Batch) -> Result<(), Error> {
+        self.up()?;
+        let mut recorded = self.recorded.lock().unwrap();
+        if !recorded.iter().any(|other| other.id == batch.id) {
+            recorded.push(batch);
+        }
+        Ok(())
+    }
+
+    async fn audit_chains(&self, _from: Option<&TenantId>) -> Result<Vec<AuditChain>, Error> {
+        unreachable!("a gateway does not read the audit log")
+    }
+
+    async fn audit_rows(&self, _range: AuditRange) -> Result<Vec<Sealed>, Error> {
+        unreachable!("a gateway does not read the audit log")
+    }
 }
 
 /// A worker. What has `wait` in its name does what a test says; any other tool answers with its arguments.
@@ -749,6 +770,7 @@ impl World {
             notes: Mutex::default(),
             notes_max: AtomicUsize::new(usize::MAX),
             subscriptions: Mutex::default(),
+            recorded: Mutex::default(),
             answers: Mutex::default(),
             carried: Mutex::default(),
             since: Mutex::default(),
@@ -824,6 +846,7 @@ pub fn parts(
         keyring: Arc::new(ArcSwap::from_pointee(Keyring::new(&[7; 32], &[]))),
         auth,
         clock: Arc::new(StoreClock(store.clone())),
+        recorder: Arc::new(Recorder::new()),
     }
 }
 

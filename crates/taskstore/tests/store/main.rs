@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds something else than it expects shall panic")]
 
 mod again;
+mod audit;
 mod concurrency;
 mod control;
 mod inputs;
