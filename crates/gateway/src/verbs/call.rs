@@ -66,7 +66,14 @@ pub(crate) async fn call(
         digest: if asked.dialect.is_modern() { inline::digest(&target, &arguments) } else { [0; 32] },
     };
     let admitted = shared.chain.admit((*asked.principal).clone(), longhaul_policy::Call { target, arguments });
-    let admitted = admitted.map_err(|refusal| asked.deny(refusal))?;
+    let admitted = admitted.map_err(|refusal| {
+        if let Refusal::Denied(denied) = &refusal {
+            shared.metrics.refused(denied.by.name());
+            let parent = trace::current();
+            shared.recorder.refused(&asked.principal, &wanted.target, denied, parent.as_deref());
+        }
+        asked.deny(refusal)
+    })?;
     if let Some(retry) = retry.filter(|retry| retry.state.is_some()) {
         return inline::come_back(asked, admitted, wanted, retry, share, operation).await;
     }

@@ -1,10 +1,13 @@
 //! What the audit log is told of.
 
-use longhaul_core::TaskId;
+use std::collections::BTreeMap;
+
 use longhaul_core::audit::Record;
+use longhaul_core::{Scope, TaskId};
 use serde_json::json;
 
-use crate::world::{World, text, until};
+use crate::client::within;
+use crate::world::{World, alice, text, until};
 
 fn retrieved(world: &World) -> Vec<TaskId> {
     let recorded = world.store.recorded.lock().unwrap();
@@ -52,12 +55,12 @@ async fn what_came_of_a_task_is_recorded_when_it_goes_out_by_whatever_way_and_on
     // Somebody else's is not.
     world.bob().await.call("tasks/result", task(0)).await;
     world.a.drain.cancel();
-    crate::client::within("the end", world.a.over.cancelled()).await;
+    within("the end", world.a.over.cancelled()).await;
     assert!(told(&ids), "{:?}", retrieved(&world));
 }
 
 #[tokio::test]
-async fn calls_that_find_no_room_are_recorded_with_their_number_before_the_gateway_ends() {
+async fn refused_calls_are_recorded_with_their_number_before_the_gateway_ends() {
     let world = World::start().await;
     world.store.open_max.store(1, std::sync::atomic::Ordering::SeqCst);
     let session = world.alice().await;
@@ -67,18 +70,20 @@ async fn calls_that_find_no_room_are_recorded_with_their_number_before_the_gatew
             session.call("tools/call", json!({"name": "echo", "task": {}, "arguments": {"n": "canary"}})).await;
         assert_eq!(answer.code(), Some(-31429));
     }
+    let scope = Scope { tool: Some("echo".into()), ..Scope::default() };
+    world.store.switch(scope, true, "the mirror is broken");
+    let plain = json!({"name": "echo", "arguments": {"n": "canary"}});
+    within("the switch", async { while session.call("tools/call", plain.clone()).await.code() != Some(-31403) {} })
+        .await;
     world.a.drain.cancel();
-    crate::client::within("the end", world.a.over.cancelled()).await;
+    within("the end", world.a.over.cancelled()).await;
     let recorded = world.store.recorded.lock().unwrap();
-    let mut times = 0;
+    let mut times = BTreeMap::new();
     for record in recorded.iter().flat_map(|batch| &batch.records) {
         let Record::Refused(refused) = record else { panic!("{record:?}") };
-        assert_eq!(
-            (refused.by.name(), &*refused.called, &refused.principal),
-            ("task_limit", "echo", &crate::world::alice())
-        );
-        times += refused.times;
+        assert_eq!((&*refused.called, &refused.principal), ("echo", &alice()));
+        *times.entry(refused.by.name()).or_default() += refused.times;
     }
-    assert_eq!(times, 3);
+    assert_eq!(times, [("kill_switch", 1), ("task_limit", 3)].into());
     assert!(!format!("{recorded:?}").contains("canary"));
 }
