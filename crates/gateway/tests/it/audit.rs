@@ -47,7 +47,8 @@ async fn what_came_of_a_task_is_recorded_when_it_goes_out_by_whatever_way_and_on
     let told = |wanted: &[String]| {
         let mut told: Vec<_> = retrieved(&world).iter().map(TaskId::to_string).collect();
         let mut wanted = wanted.to_vec();
-        (told.sort(), wanted.sort());
+        told.sort();
+        wanted.sort();
         told == wanted
     };
     until("all four", || retrieved(&world).len() >= 4).await;

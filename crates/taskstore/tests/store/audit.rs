@@ -136,7 +136,8 @@ on_both_engines! {
         let back = || all().into_iter().rev().collect::<Vec<_>>();
         // Two gateways at once, in two orders.
         let (one, two) = tokio::join!(Control::record(&store, batch(1, all())), Control::record(&other, batch(2, back())));
-        (one.unwrap(), two.unwrap());
+        one.unwrap();
+        two.unwrap();
         Control::record(&store, batch(3, all())).await.unwrap();
         let retrieved = "SELECT task_id FROM audit WHERE event = 'mcp.task.retrieved'";
         let told: BTreeSet<_> = world.texts(retrieved).await.into_iter().collect();
@@ -149,7 +150,8 @@ on_both_engines! {
         // The task itself has not changed, and after its end nothing is remembered of it.
         assert_eq!(store.get(&ann(), ended[0]).await.unwrap().version, 2);
         store.advance_clock(3 * DAY).await.unwrap();
-        (store.expire().await.unwrap(), store.purge().await.unwrap());
+        store.expire().await.unwrap();
+        store.purge().await.unwrap();
         assert_eq!(world.texts("SELECT task_id FROM retrievals").await, [""; 0]);
         assert_eq!(world.texts("SELECT id FROM audit_batches").await, [""; 0]);
     }
@@ -417,7 +419,9 @@ async fn months_are_made_before_they_begin_by_any_number_of_sweeps() {
     for _ in 0..14 {
         let [one, two, three] = [&stores[0], &stores[1], &stores[2]].map(|store| store.seal());
         let (one, two, three) = tokio::join!(one, two, three);
-        (one.unwrap(), two.unwrap(), three.unwrap());
+        for sealed in [one, two, three] {
+            sealed.unwrap();
+        }
         stores[0].advance_clock(31 * DAY).await.unwrap();
     }
     let months = "SELECT relname::text FROM pg_class WHERE relname ~ '^audit_log_[0-9]{4}_[0-9]{2}$' AND relkind = 'r' ORDER BY 1";
