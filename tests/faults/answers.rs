@@ -25,7 +25,7 @@ fn ask() -> Value {
 }
 
 /// Everything that Redis is told from now on.
-fn monitor(redis: &Redis) -> TcpStream {
+pub(crate) fn monitor(redis: &Redis) -> TcpStream {
     let address = redis.url();
     let address = address.trim_start_matches("redis://").trim_end_matches('/');
     let mut connection = TcpStream::connect(address).unwrap();
@@ -35,7 +35,7 @@ fn monitor(redis: &Redis) -> TcpStream {
 }
 
 /// What was told until it falls silent; heartbeats never let it, so there is an end.
-fn heard(mut monitor: TcpStream) -> String {
+pub(crate) fn heard(mut monitor: TcpStream) -> String {
     let (mut all, mut part, until) = (Vec::new(), [0; 65536], Instant::now() + Duration::from_secs(3));
     while Instant::now() < until {
         match monitor.read(&mut part) {

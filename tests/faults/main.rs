@@ -3,6 +3,7 @@
 
 mod answers;
 mod budgets;
+mod audit;
 mod config;
 mod credential;
 mod dev;

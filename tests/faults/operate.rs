@@ -100,7 +100,7 @@ async fn a_key_is_printed_once_and_is_nowhere_else_and_serves_until_it_is_revoke
             assert!(!metrics.contains(&key[3..]), "{role} shows a key");
         }
     }
-    let mut events = database.control_events().await;
+    let mut events = database.decisions().await;
     events.retain(|event| event.contains(&id));
     let names: Vec<_> = events.iter().map(|event| event.split(' ').next().unwrap()).collect();
     assert_eq!(

@@ -26,7 +26,8 @@ pub struct Audited {
 }
 
 impl Database {
-    pub(crate) async fn connect(url: &str) -> Self {
+    /// Connects.
+    pub async fn connect(url: &str) -> Self {
         if url.starts_with("sqlite:") {
             Self::Sqlite(url.parse::<SqliteConnectOptions>().unwrap().connect().await.unwrap())
         } else {
@@ -43,6 +44,15 @@ impl Database {
         }
     }
 
+    /// The one number that a query answers.
+    pub async fn number(&mut self, sql: &str) -> i64 {
+        let sql = AssertSqlSafe(sql.to_owned());
+        match self {
+            Self::Postgres(connection) => sqlx::query_scalar(sql).fetch_one(connection).await.unwrap(),
+            Self::Sqlite(connection) => sqlx::query_scalar(sql).fetch_one(connection).await.unwrap(),
+        }
+    }
+
     /// Fails unless the tables agree with one another: counters with tasks, the audit log with both.
     pub async fn check(&mut self) {
         const SQL: &str = "
@@ -55,14 +65,20 @@ impl Database {
             UNION ALL SELECT 'audit', t.id || ' ' || t.phase, t.version, 0 FROM tasks t WHERE
                 (SELECT count(*) FROM audit a WHERE a.task_id = t.id AND a.event = 'mcp.task.created') <> 1
                 OR (SELECT count(*) FROM audit a WHERE a.task_id = t.id
-                    AND a.event NOT IN ('mcp.task.created', 'mcp.task.input_required', 'mcp.task.input_answered'))
+                    AND a.event NOT IN ('mcp.task.created', 'mcp.task.input_required', 'mcp.task.input_answered',
+                        'mcp.task.retrieved'))
                     <> CASE WHEN t.phase = 'ended' THEN 1 ELSE 0 END
                 OR EXISTS (SELECT 1 FROM audit a WHERE a.task_id = t.id AND a.event NOT LIKE 'mcp.task.input%'
                     AND a.version <> CASE WHEN a.event = 'mcp.task.created' THEN 1 ELSE t.version END)
                 OR EXISTS (SELECT 1 FROM audit a WHERE a.task_id = t.id AND a.event LIKE 'mcp.task.input%'
                     AND (a.version < 2 OR a.version > t.version))
             UNION ALL SELECT 'ended twice', a.task_id, count(*), 0 FROM audit a
-                WHERE a.event NOT LIKE 'mcp.task.input%' GROUP BY a.task_id HAVING count(*) > 2
+                WHERE a.event LIKE 'mcp.task.%' AND a.event NOT LIKE 'mcp.task.input%' AND a.event <> 'mcp.task.retrieved'
+                GROUP BY a.task_id HAVING count(*) > 2
+            UNION ALL SELECT 'retrieved twice, or while it was open', a.task_id, count(*), 0 FROM audit a
+                WHERE a.event = 'mcp.task.retrieved' GROUP BY a.task_id
+                HAVING count(*) > 1 OR NOT EXISTS (SELECT 1 FROM audit e WHERE e.task_id = a.task_id
+                    AND e.event IN ('mcp.task.completed', 'mcp.task.failed', 'mcp.task.cancelled'))
             UNION ALL SELECT 'answer without a task', a.task_id, a.nth, 0 FROM answers a WHERE NOT EXISTS
                 (SELECT 1 FROM tasks t WHERE t.id = a.task_id AND t.phase <> 'ended')";
         // In Postgres what has ended is counted apart until the next create.
@@ -121,21 +137,22 @@ impl Database {
         false
     }
 
-    /// What operators have decided, in the order of writing.
-    pub async fn control_events(&mut self) -> Vec<String> {
-        const SQL: &str = "SELECT event || ' ' || coalesce(tenant, '-') || ' ' || subject || ' ' || coalesce(why, '-')
-            FROM control_events ORDER BY id";
+    /// What the audit log has of operators' decisions, in the order of writing.
+    pub async fn decisions(&mut self) -> Vec<String> {
+        const SQL: &str = "SELECT event || ' ' || tenant || ' ' || subject || ' ' || coalesce(reason, '-') FROM audit
+            WHERE event LIKE 'mcp.credential.%' OR event = 'mcp.switch.changed' ORDER BY id";
         match self {
             Self::Postgres(connection) => sqlx::query_scalar(SQL).fetch_all(connection).await.unwrap(),
             Self::Sqlite(connection) => sqlx::query_scalar(SQL).fetch_all(connection).await.unwrap(),
         }
     }
 
-    /// The audit log, in the order of writing.
+    /// What the audit log has of changes of tasks, in the order of writing.
     pub async fn audit(&mut self) -> Vec<Audited> {
         const SQL: &str =
             "SELECT event, task_id, version, event || ' ' || task_id || ' ' || tenant || ' ' || owner || ' ' || tool
-            || ' ' || coalesce(reason, '-') || ' ' || coalesce(trace_id, '-') FROM audit ORDER BY id";
+            || ' ' || coalesce(reason, '-') || ' ' || coalesce(trace_id, '-') FROM audit
+            WHERE event LIKE 'mcp.task.%' AND event <> 'mcp.task.retrieved' ORDER BY id";
         let rows: Vec<(String, String, i64, String)> = match self {
             Self::Postgres(connection) => sqlx::query_as(SQL).fetch_all(connection).await.unwrap(),
             Self::Sqlite(connection) => sqlx::query_as(SQL).fetch_all(connection).await.unwrap(),

@@ -12,7 +12,7 @@ use longhaul_gateway::{Authenticator, Credential, Gateway, Pace};
 use longhaul_policy::Budgets;
 use longhaul_policy::follow::follow;
 use longhaul_policy::switch::Switches;
-use longhaul_policy::{Chain, Checks};
+use longhaul_policy::{Chain, Checks, Record, Recorder};
 use longhaul_rpc::client::{ControlClient, Target, TasksClient};
 use longhaul_rpc::{Health, Links, Listener, Server, ServiceToken, Tasks as _};
 use longhaul_runner::{Runner, UpstreamStatus};
@@ -197,6 +197,7 @@ impl Site {
             budgets,
             clock: Arc::new(SystemClock),
             checks,
+            recorder: Arc::new(Recorder::new()),
         };
         let gateway = Gateway::build(gateway, parts);
         let status = gateway.status();
@@ -254,7 +255,9 @@ impl Site {
         // Upstream servers may be given variables of ours by name.
         let variable = |name: &str| std::env::var_os(name);
         let switches = Arc::new(Switches::default());
-        let checks = Checks { switch: Some(switches.clone()), ..admission::checks(config, &*self.bus)? };
+        let recorder = Arc::new(Recorder::new());
+        let record: Option<Arc<dyn Record>> = Some(recorder.clone());
+        let checks = Checks { switch: Some(switches.clone()), record, ..admission::checks(config, &*self.bus)? };
         let chain = Arc::new(Chain::new(checks));
         let runner = Runner::build(&upstreams(config), variable, &worker, own, chain);
         let runner = Arc::new(runner.map_err(|error| Wrong(error.to_string()))?);
@@ -269,7 +272,8 @@ impl Site {
                 worked
             };
             let following = last.run_until_cancelled(follow(&*switches, &control, &*bus));
-            let (worked, (), _) = tokio::join!(work, runner.run(last.clone()), following);
+            let telling = recorder.run(&control, last.clone());
+            let (worked, (), _, _) = tokio::join!(work, runner.run(last.clone()), following, telling);
             Ok(worked?)
         };
         Ok((attached, upstreams, Box::pin(running)))

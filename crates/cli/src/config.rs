@@ -56,7 +56,7 @@ pub struct Config {
     pub task_max_result_bytes: usize,
     /// How often a worker renews its leases, in milliseconds. A lease lasts three times as long.
     pub task_heartbeat_ms: u64,
-    /// How long audit rows are kept, in days; 0 is for ever.
+    /// How long audit rows are kept, in days; 0 is for ever. In Postgres they go month by month, each once all of it is older.
     pub audit_retention_days: u32,
     /// Keys of gateways and task-stores that seal session ids, cursors and answers: one base64 of 32 bytes a line, the present one first.
     pub seal_keys_file: Option<PathBuf>,
@@ -414,6 +414,12 @@ impl Config {
             return Err(Wrong("mcp_task_default_ttl_ms = 0 (for ever) needs mcp_task_max_ttl_ms = 0 (no cap)".into()));
         }
         self.budget_rules()?;
+        let retention_ms = u64::from(self.audit_retention_days) * 24 * 3600 * 1000;
+        if retention_ms > 0 && self.mcp_task_max_ttl_ms > retention_ms {
+            return Err(Wrong(
+                "audit_retention_days is shorter than mcp_task_max_ttl_ms: a task would outlive its audit rows".into(),
+            ));
+        }
         let mut names = BTreeMap::new();
         for upstream in &self.runner.upstreams {
             if names.insert(&upstream.name, ()).is_some() {
@@ -505,6 +511,8 @@ mod tests {
             "task_heartbeat_ms=0",
             "runner.calls_max=0",
             "mcp_task_default_ttl_ms=0",
+            "audit_retention_days=0.5",
+            "mcp_task_max_ttl_ms=34560000001",
             "mcp_task_max_open=-1",
             "mcp_task_max_open=many",
             "gateway.listen=nowhere",

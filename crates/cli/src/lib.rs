@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod budgets;
 pub mod callers;
+mod audit;
 pub mod check;
 pub mod compose;
 pub mod config;

@@ -12,7 +12,7 @@ use crate::admission::{self, PolicyVerb};
 use crate::config::{self, Config, Wrong};
 use crate::management::Readiness;
 use crate::telemetry::Telemetry;
-use crate::{budgets, check, compose, credentials, dev, shutdown, switch};
+use crate::{audit, budgets, check, compose, credentials, dev, shutdown, switch};
 
 /// Durable tasks for long MCP tool calls.
 #[derive(Debug, Parser)]
@@ -76,6 +76,11 @@ enum Role {
     Switch {
         #[command(subcommand)]
         what: switch::Verb,
+    },
+    /// Proves and reads the audit log.
+    Audit {
+        #[command(subcommand)]
+        what: audit::Verb,
     },
 }
 
@@ -151,6 +156,10 @@ async fn play(role: Role, config: Config, environment: Vec<(String, String)>) ->
             operate(parts, async |control| switch::run(what, &control, &mut std::io::stdout()).await).await
         }
         Role::Config { .. } | Role::Policy { .. } => Err(Wrong("this needs no runtime".into()).into()),
+        Role::Audit { what } => tokio::select! {
+            done = audit::run(what, parts.config, std::io::stdout()) => done,
+            () = parts.drain.cancelled() => Err(anyhow::anyhow!("interrupted")),
+        },
     };
     tokio::task::spawn_blocking(move || telemetry.stop()).await?;
     played

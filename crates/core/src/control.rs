@@ -1,4 +1,4 @@
-//! What operators decide while everything runs: where calls are switched off, and what the audit log records of that.
+//! What operators decide while everything runs: where calls are switched off.
 
 use std::fmt;
 
@@ -50,31 +50,6 @@ impl fmt::Display for Scope {
             None => {}
         }
         if parts.is_empty() { f.write_str("everything") } else { f.write_str(&parts.join(", ")) }
-    }
-}
-
-/// A recorded decision of an operator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ControlEvent {
-    /// `mcp.switch.changed`
-    SwitchChanged,
-    /// `mcp.credential.created`
-    CredentialCreated,
-    /// `mcp.credential.rotated`
-    CredentialRotated,
-    /// `mcp.credential.revoked`
-    CredentialRevoked,
-}
-
-impl ControlEvent {
-    /// The event's name in the log.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::SwitchChanged => "mcp.switch.changed",
-            Self::CredentialCreated => "mcp.credential.created",
-            Self::CredentialRotated => "mcp.credential.rotated",
-            Self::CredentialRevoked => "mcp.credential.revoked",
-        }
     }
 }
 

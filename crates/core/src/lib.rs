@@ -28,7 +28,7 @@ pub mod verbs;
 pub use audit::Event;
 pub use budget::{Amount, BudgetKey, BudgetWindow, Delta, Limit, Reserved, Window};
 pub use client::{ClientCapabilities, LogLevel, LogMessage};
-pub use control::{ControlEvent, Scope};
+pub use control::Scope;
 pub use id::{LeaseToken, TaskId, TenantId, WorkerId};
 pub use input::{Input, InputKey, InputRequest, InputResponse, InputState, Question};
 pub use new_task::{Claimed, NewTask, TtlLimits, TtlWish};

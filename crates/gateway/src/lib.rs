@@ -44,7 +44,7 @@ use longhaul_mcp::Listing;
 use longhaul_mcp::seal::{Keyring, Seal as _, Token};
 use longhaul_policy::follow::{Freshness, Mirror as _, STALE, follow};
 use longhaul_policy::switch::Switches;
-use longhaul_policy::{Budget, Budgets, Chain, Checks};
+use longhaul_policy::{Budget, Budgets, Chain, Checks, Record, Recorder};
 use longhaul_rpc::{Control, Error, Links, ServiceToken, Tasks};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, broadcast};
@@ -94,6 +94,8 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     /// Who may call what, and what they may see of it, besides what operators switch off.
     pub checks: Checks,
+    /// Tells the audit log; the gateway runs it.
+    pub recorder: Arc<Recorder>,
 }
 
 /// A gateway that is ready to run.
@@ -213,6 +215,7 @@ pub(crate) struct Shared {
     clock: Arc<dyn Clock>,
     chain: Arc<Chain>,
     budgets: Option<Budgets>,
+    recorder: Arc<Recorder>,
     catalogue: Catalogue,
     sessions: Sessions,
     reach: Reach,
@@ -245,11 +248,12 @@ impl fmt::Debug for Shared {
 impl Gateway {
     /// Puts a gateway together. Its instruments come from the global meter provider, which must be set by then.
     pub fn build(config: Config, parts: Parts) -> Self {
-        let Parts { tasks, control, bus, links, token, keyring, auth, budgets, clock, checks } = parts;
+        let Parts { tasks, control, bus, links, token, keyring, auth, budgets, clock, checks, recorder } = parts;
         let tracker = TaskTracker::new();
         let switches = Arc::new(Switches::default());
         let budget = budgets.clone().map(|budgets| Arc::new(budgets) as Arc<dyn Budget>);
-        let checks = Checks { switch: Some(switches.clone()), budget, ..checks };
+        let record: Option<Arc<dyn Record>> = Some(recorder.clone());
+        let checks = Checks { switch: Some(switches.clone()), budget, record, ..checks };
         let dial = Dial { links, token, payload_bytes_max: config.result_bytes_max.max(config.request_bytes_max) };
         let shared = Shared {
             catalogue: Catalogue::new(dial, &config),
@@ -272,7 +276,7 @@ impl Gateway {
             chain: Arc::new(Chain::new(checks)),
             switches,
             credentials: Credentials::new(clock.clone()),
-            budgets,
+    budgets, recorder,
             config,
             tasks,
             control,
@@ -325,6 +329,8 @@ impl Gateway {
         if let Some(issuers) = shared.auth.resource_server() {
             background.spawn(stop.clone().run_until_cancelled_owned(issuers.clone().follow()));
         }
+        let (telling, ends) = (shared.clone(), stop.clone());
+        background.spawn(async move { telling.recorder.run(&*telling.control, ends).await });
 
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         serve::serve(listener, router, &shared.config, &connections, &drain, &cut).await;

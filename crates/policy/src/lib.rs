@@ -19,6 +19,7 @@ mod hooks;
 mod json;
 mod metrics;
 pub mod rates;
+pub mod record;
 pub mod switch;
 
 pub use admitted::{Admitted, Becoming, How, Wish};
@@ -26,3 +27,4 @@ pub use budget::{Budgets, Reservation};
 pub use chain::{Aim, Call, Chain, Checks, Source};
 pub use hooks::{Budget, Record, Switch};
 pub use longhaul_rpc::Error;
+pub use record::Recorder;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use longhaul_bus::{Bus, Control as ControlHint, DeafBus, Hint, LocalBus};
+use longhaul_core::audit::Sealed;
 use longhaul_core::{BudgetKey, Caller, Check, LogLevel, Principal, Scope, Target, TenantId, Timestamp};
 use longhaul_policy::follow::{LOOK, Mirror as _, follow};
 use longhaul_policy::switch::Switches;
 use longhaul_rpc::{
-    BudgetLease, BudgetReturn, BudgetState, BudgetWish, Changes, Control, CredentialChange, CredentialInfo, Error,
-    KeyDigest, NewCredential, SessionNote, SessionPosition, Stopped, Switch, Switched,
+    AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish, Changes, Control, CredentialChange,
+    CredentialInfo, Error, KeyDigest, NewCredential, SessionNote, SessionPosition, Stopped, Switch, Switched,
 };
 use tokio::sync::Notify;
 
@@ -54,6 +55,15 @@ impl Control for Store {
         let switches = self.switches.lock().unwrap();
         let changes = switches.iter().filter(|switch| switch.number > since).take(PAGE).cloned().collect();
         Ok(Changes { changes, forgotten: *self.forgotten.lock().unwrap() })
+    }
+    async fn record(&self, _: Batch) -> Result<(), Error> {
+        panic!("not asked here")
+    }
+    async fn audit_chains(&self, _: Option<&TenantId>) -> Result<Vec<AuditChain>, Error> {
+        panic!("not asked here")
+    }
+    async fn audit_rows(&self, _: AuditRange) -> Result<Vec<Sealed>, Error> {
+        panic!("not asked here")
     }
     async fn end_session(&self, _: &Principal, _: &str, _: Timestamp) -> Result<bool, Error> {
         panic!("not asked here")

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use longhaul_core::audit::Sealed;
 use longhaul_core::{
-    Amount, BudgetKey, Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Scope,
-    Task, TaskId, Timestamp, WorkerId, WorkerInfo,
+    Amount, BudgetKey, Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Scope, Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
 };
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
@@ -16,6 +16,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::budgets::{self, BudgetLease, BudgetReturn, BudgetState, BudgetWish};
+use crate::audit::{self, AuditChain, AuditRange, Batch};
 use crate::convert::{self, Bad};
 use crate::identity::Roles;
 use crate::link::{Links, ServiceToken, message_bytes_max};
@@ -736,6 +737,16 @@ impl Control for ControlClient {
         Ok(())
     }
 
+    async fn record(&self, batch: Batch) -> Result<(), Error> {
+        let record = audit::batch_to(&batch);
+        self.ask(|mut client| {
+            let request = self.token.sign(tonic::Request::new(record.clone()));
+            async move { client.record(request).await }
+        })
+        .await?;
+        Ok(())
+    }
+
     async fn budgets(&self, after: Option<BudgetKey>) -> Result<Vec<BudgetState>, Error> {
         let after = budgets::after_to(after);
         let states = self
@@ -745,6 +756,27 @@ impl Control for ControlClient {
             })
             .await?;
         Ok(states.into_inner().budgets.into_iter().map(budgets::state_from).collect::<Result<_, _>>()?)
+    }
+
+    async fn audit_chains(&self, from: Option<&TenantId>) -> Result<Vec<AuditChain>, Error> {
+        let from = from.map(|tenant| tenant.as_str().to_owned());
+        let chains = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(pb::AuditChainsRequest { from: from.clone() }));
+                async move { client.audit_chains(request).await }
+            })
+            .await?;
+        Ok(audit::chains_from(chains.into_inner())?)
+    }
+
+    async fn audit_rows(&self, range: AuditRange) -> Result<Vec<Sealed>, Error> {
+        let rows = self
+            .ask(|mut client| {
+                let request = self.token.sign(tonic::Request::new(audit::range_to(&range)));
+                async move { client.audit_rows(request).await }
+            })
+            .await?;
+        Ok(audit::rows_from(rows.into_inner())?)
     }
 }
 

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use longhaul_core::{BudgetKey, LogLevel, Principal, Scope, Timestamp};
+use longhaul_core::audit::Sealed;
+use longhaul_core::{BudgetKey, LogLevel, Principal, Scope, TenantId, Timestamp};
 
 use crate::Error;
+use crate::audit::{AuditChain, AuditRange, Batch};
 use crate::budgets::{BudgetLease, BudgetReturn, BudgetState, BudgetWish};
 use crate::credentials::{CredentialChange, CredentialInfo, KeyDigest, NewCredential};
 use crate::switches::{Switch, Switched};
@@ -40,6 +42,13 @@ pub trait Control: Send + Sync {
     -> Result<bool, Error>;
     /// The resources that a session has subscribed to.
     async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error>;
+
+    /// Adds to the audit log what no change of a task records. The same batch again changes nothing.
+    async fn record(&self, batch: Batch) -> Result<(), Error>;
+    /// The chains of the audit log: at most [`CHAINS_PAGE`](crate::CHAINS_PAGE), by tenant, `from` this one on.
+    async fn audit_chains(&self, from: Option<&TenantId>) -> Result<Vec<AuditChain>, Error>;
+    /// The first rows of a range of a chain: at most [`AUDIT_PAGE`](crate::AUDIT_PAGE), in order.
+    async fn audit_rows(&self, range: AuditRange) -> Result<Vec<Sealed>, Error>;
 
     /// Stores a credential; `None` if there are [`CREDENTIALS_MAX`](crate::CREDENTIALS_MAX).
     async fn create_credential(&self, new: NewCredential) -> Result<Option<CredentialInfo>, Error>;

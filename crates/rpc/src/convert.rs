@@ -18,7 +18,7 @@ use crate::{Answers, Asked, Assignment, Claim, Directive, Error, Invocation, Lin
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bad(pub(crate) &'static str);
 
-type Read<T> = Result<T, Bad>;
+pub(crate) type Read<T> = Result<T, Bad>;
 
 pub(crate) fn id_from(id: &str) -> Read<TaskId> {
     id.parse().map_err(|_| Bad("task id"))

@@ -67,7 +67,7 @@ impl BitAnd for Roles {
 }
 
 /// Who may ask for a verb of `Control`. One that is not listed is for operators alone.
-const CONTROL: [(&str, Roles); 16] = [
+const CONTROL: [(&str, Roles); 19] = [
     ("EndSession", Roles::GATEWAY),
     ("SetLogLevel", Roles::GATEWAY),
     ("Sessions", Roles::GATEWAY),
@@ -84,6 +84,9 @@ const CONTROL: [(&str, Roles); 16] = [
     ("LeaseBudget", ADMITTING),
     ("ReturnBudget", ADMITTING),
     ("Budgets", ADMITTING),
+    ("Record", ADMITTING),
+    ("AuditChains", OPERATORS),
+    ("AuditRows", OPERATORS),
 ];
 /// Those who change what others may do.
 const OPERATORS: Roles = Roles(Roles::ADMIN.0 | Roles::TASKSTORE.0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt as _};
-use longhaul_core::Timestamp;
+use longhaul_core::{TenantId, Timestamp};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,6 +17,7 @@ use tonic_health::server::HealthReporter;
 use tracing::Instrument as _;
 
 use crate::budgets;
+use crate::audit;
 use crate::convert::{self, Bad};
 use crate::identity::Guard;
 use crate::link::{Listener, ServiceToken, message_bytes_max};
@@ -697,6 +698,33 @@ impl pb::control_server::Control for Served<dyn Control> {
 
 fn bad(bad: Bad) -> Status {
     status(bad.into())
+}
+
+    async fn record(&self, request: tonic::Request<pb::RecordRequest>) -> Result<Response<pb::RecordResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let batch = audit::batch_from(request.into_inner()).map_err(|bad| status(bad.into()))?;
+        self.inner.record(batch).await.map_err(status)?;
+        Ok(Response::new(pb::RecordResponse {}))
+    }
+
+    async fn audit_chains(
+        &self,
+        request: tonic::Request<pb::AuditChainsRequest>,
+    ) -> Result<Response<pb::AuditChainsResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let from = request.into_inner().from.map(TenantId::new);
+        let chains = self.inner.audit_chains(from.as_ref()).await.map_err(status)?;
+        Ok(Response::new(audit::chains_to(chains)))
+    }
+
+    async fn audit_rows(
+        &self,
+        request: tonic::Request<pb::AuditRowsRequest>,
+    ) -> Result<Response<pb::AuditRowsResponse>, Status> {
+        self.token.check(request.metadata())?;
+        let rows = self.inner.audit_rows(audit::range_from(request.into_inner())).await.map_err(status)?;
+        Ok(Response::new(audit::rows_to(rows)))
+    }
 }
 
 fn status(error: Error) -> Status {

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
+use longhaul_core::audit::{Entry, Link, Record, Refused, RefusedBy, Sealed};
 use longhaul_core::{
     Amount, BudgetKey, BudgetWindow, Caller, Check, Claimed, ClientCapabilities, Delta, Denied, Fence, Input, InputKey,
     InputRequest, InputResponse, InputState, Lease, LeaseToken, Limit, LogLevel, LogMessage, NewTask, OnInterrupt,
@@ -18,10 +19,7 @@ use longhaul_core::{
 };
 use longhaul_rpc::client::{CallsClient, ControlClient, TasksClient, WorkClient};
 use longhaul_rpc::{
-    Answers, Asked, Assignment, BudgetLease, BudgetReturn, BudgetState, BudgetWish, CallEvent, CallEvents, Calls,
-    Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, Invocation, KeyDigest,
-    Line, Links, NewCredential, Page, Position, Report, Resume, Server, ServiceToken, SessionNote, SessionPosition,
-    Stopped, Switch, Switched, TaskCount, Tasks, Work,
+    Answers, Asked, Assignment, AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish, CallEvent, CallEvents, Calls, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, Invocation, KeyDigest, Line, Links, NewCredential, Page, Position, Report, Resume, Server, ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -445,6 +443,17 @@ impl Control for Roles {
     async fn subscriptions(&self, session: &str) -> Result<Vec<String>, Error> {
         Ok(vec![session.to_owned(), "demo://é".to_owned()])
     }
+    async fn record(&self, recorded: Batch) -> Result<(), Error> {
+        assert_eq!(recorded, batch());
+        Ok(())
+    }
+    async fn audit_chains(&self, after: Option<&TenantId>) -> Result<Vec<AuditChain>, Error> {
+        Ok(if after == Some(&TenantId::new("a")) { Vec::new() } else { vec![chain()] })
+    }
+    async fn audit_rows(&self, range: AuditRange) -> Result<Vec<Sealed>, Error> {
+        assert_eq!(range, AuditRange { tenant: TenantId::new(""), after: 7, since: Some(LATER) });
+        Ok(sealed())
+    }
     async fn create_credential(&self, new: NewCredential) -> Result<Option<CredentialInfo>, Error> {
         let has_room = new == new_credential(None);
         assert!(has_room || new == new_credential(Some(MINUTE)), "{new:?}");
@@ -532,6 +541,51 @@ fn switch_changes() -> Changes<Switch> {
     let changes = scopes().into_iter().zip([true, false, true]).zip(8..);
     let change = |((scope, off), number)| Switch { number, scope, off, why: "because é".into(), changed_at: LATER };
     Changes { changes: changes.map(change).collect(), forgotten: 0 }
+}
+
+fn batch() -> Batch {
+    let checks = Check::ALL.into_iter().map(RefusedBy::Check);
+    let refused = |by| {
+        let (trace_id, ago) = (matches!(by, RefusedBy::TaskLimit).then(|| "t".into()), MINUTE);
+        Record::Refused(Refused { principal: who(), called: "tool".into(), by, trace_id, times: 3, ago })
+    };
+    let records = checks.chain([RefusedBy::TaskLimit]).map(refused).chain([Record::Retrieved(id(1))]);
+    Batch { id: u128::MAX - 1, records: records.collect() }
+}
+
+fn sealed() -> Vec<Sealed> {
+    let bare = Entry {
+        id: -1,
+        at: LATER,
+        event: "mcp.switch.changed".into(),
+        tenant: TenantId::new(""),
+        owner: None,
+        tool: None,
+        task: None,
+        version: None,
+        reason: None,
+        subject: None,
+        trace_id: None,
+        times: 1,
+    };
+    let text = || Some("é".to_owned());
+    let full = Entry {
+        owner: text(),
+        tool: text(),
+        task: text(),
+        version: Some(2),
+        reason: text(),
+        subject: text(),
+        trace_id: text(),
+        times: 7,
+        ..bare.clone()
+    };
+    let first = Link::default().seal(bare, LATER);
+    vec![first.clone(), first.link().seal(full, LATER)]
+}
+
+fn chain() -> AuditChain {
+    AuditChain { tenant: TenantId::new(""), anchor: Link::default(), head: sealed()[1].link() }
 }
 
 fn notes() -> Vec<SessionNote> {
@@ -676,4 +730,15 @@ async fn gateways_and_task_stores_mean_the_same_budgets() {
     control.return_budget(returns()).await.unwrap();
     assert_eq!(control.budgets(None).await.unwrap(), states());
     assert_eq!(control.budgets(Some(key())).await.unwrap(), states()[1..]);
+}
+
+#[tokio::test]
+async fn whoever_records_and_whoever_reads_mean_the_same_audit_log() {
+    let control = ControlClient::new(&serve()).unwrap();
+    control.record(batch()).await.unwrap();
+    assert_eq!(control.audit_chains(None).await.unwrap(), [chain()]);
+    assert_eq!(control.audit_chains(Some(&TenantId::new(""))).await.unwrap(), [chain()]);
+    assert_eq!(control.audit_chains(Some(&TenantId::new("a"))).await.unwrap(), []);
+    let range = AuditRange { tenant: TenantId::new(""), after: 7, since: Some(LATER) };
+    assert_eq!(control.audit_rows(range).await.unwrap(), sealed());
 }

@@ -9,6 +9,7 @@
 #![warn(missing_docs)]
 
 mod answers;
+mod audit;
 mod batch;
 mod budgets;
 mod clock;
@@ -70,7 +71,7 @@ pub struct Config {
     pub lease: Duration,
     /// How long the owner of an expired task hears that it has expired, rather than that there is no such task.
     pub tombstone: Duration,
-    /// How long audit rows are kept; 0 is for ever.
+    /// How long audit rows are kept, and no shorter than any task; 0 is for ever. In PostgreSQL they go month by month.
     pub audit_retention_days: u32,
 }
 
@@ -246,6 +247,7 @@ impl TaskStore {
             drain.run_until_cancelled(sweeps::every(period, "expire", || self.expire())),
             drain.run_until_cancelled(sweeps::every(period, "lapse", || self.lapse())),
             drain.run_until_cancelled(sweeps::every(sweeps::PURGE_EVERY, "purge", || self.purge())),
+            drain.run_until_cancelled(sweeps::every(audit::SEAL_EVERY, "seal", || self.seal_quietly())),
             drain.run_until_cancelled(sweeps::every(sweeps::GAUGES_EVERY, "gauge", || self.gauge())),
         );
         self.inner.stop.cancel();

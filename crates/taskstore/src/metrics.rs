@@ -30,6 +30,8 @@ struct Instruments {
     purged: Counter<u64>,
     units: Counter<u64>,
     usd: Counter<f64>,
+    audited: Counter<u64>,
+    unsealed: Gauge<f64>,
     tools: Mutex<HashSet<String>>,
 }
 
@@ -94,6 +96,16 @@ static INSTRUMENTS: LazyLock<Instruments> = LazyLock::new(|| {
         usd: meter
             .f64_counter("longhaul_budget_spent_usd")
             .with_description("US dollars that calls were charged, by budget.")
+            .build(),
+        audited: meter
+            .u64_counter("longhaul_audit_writes")
+            .with_description(
+                "Rows of the audit log that were recorded apart or sealed, and statements that failed to.",
+            )
+            .build(),
+        unsealed: meter
+            .f64_gauge("longhaul_audit_unsealed_seconds")
+            .with_description("How long the oldest row of the audit log waited to be sealed.")
             .build(),
         tools: Mutex::default(),
     }
@@ -181,4 +193,14 @@ pub(crate) fn spent(budget: &str, charged: Amount) {
     let label = [KeyValue::new("budget", budget.to_owned())];
     INSTRUMENTS.units.add(charged.units, &label);
     INSTRUMENTS.usd.add(charged.micro_usd as f64 / 1e6, &label);
+}
+
+/// Rows of the audit log were written; `None` if that failed.
+pub(crate) fn audited(rows: Option<u64>) {
+    let outcome = if rows.is_some() { "ok" } else { "error" };
+    INSTRUMENTS.audited.add(rows.unwrap_or(1), &[KeyValue::new("outcome", outcome)]);
+}
+
+pub(crate) fn unsealed(oldest: Duration) {
+    INSTRUMENTS.unsealed.record(oldest.as_secs_f64(), &[]);
 }

@@ -7,14 +7,16 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use longhaul_bus::{Control as ControlHint, Hint};
+use longhaul_core::audit::Sealed;
 use longhaul_core::input::QUESTIONS_MAX;
 use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
     Amount, BudgetKey, CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel,
-    NewTask, Outcome, Phase, Principal, Progress, Refusal, Scope, Task, TaskId, Timestamp, WorkerId, WorkerInfo,
+    NewTask, Outcome, Phase, Principal, Progress, Refusal, Scope, Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
 };
 use longhaul_rpc::{
-    Assignment, BudgetLease, BudgetReturn, BudgetState, BudgetWish, Changes, Claim, Control, CredentialChange,
+    AUDIT_PAGE, Assignment, AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish, CHAINS_PAGE,
+    Changes, Claim, Control, CredentialChange,
     CredentialInfo, Directive, Directives, Error, KeyDigest, NewCredential, Page, Position, Report, SESSION_NOTES_MAX,
     SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
 };
@@ -567,6 +569,20 @@ impl Control for TaskStore {
 
     async fn budgets(&self, after: Option<BudgetKey>) -> Result<Vec<BudgetState>, Error> {
         self.stands(after).await
+    }
+
+    async fn record(&self, batch: Batch) -> Result<(), Error> {
+        self.record_batch(batch).await
+    }
+
+    async fn audit_chains(&self, from: Option<&TenantId>) -> Result<Vec<AuditChain>, Error> {
+        storable(from.map(TenantId::as_str))?;
+        Ok(insist(|| self.inner.store.chains(from, CHAINS_PAGE)).await?)
+    }
+
+    async fn audit_rows(&self, range: AuditRange) -> Result<Vec<Sealed>, Error> {
+        storable([range.tenant.as_str()])?;
+        Ok(insist(|| self.inner.store.audit_rows(&range, AUDIT_PAGE)).await?)
     }
 }
 

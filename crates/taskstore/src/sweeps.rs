@@ -96,20 +96,14 @@ impl TaskStore {
                 Err(fault) => return Err(fault.into()),
             }
         }
-        let days = u64::from(config.audit_retention_days);
-        let retention = Retention {
-            tombstones: config.tombstone,
-            workers: WORKERS_KEPT,
-            audit: (days > 0).then(|| Duration::from_secs(days * 24 * 3600)),
-            rows_max: SWEEP_ROWS,
-        };
+        let retention = Retention { tombstones: config.tombstone, workers: WORKERS_KEPT, rows_max: SWEEP_ROWS };
         for _ in 0..ROUNDS_MAX {
             if !insist(|| store.prune(&retention)).await? {
                 break;
             }
         }
         for _ in 0..ROUNDS_MAX {
-            if !insist(|| store.prune_control(KEPT, retention.audit, SWEEP_ROWS)).await? {
+            if !insist(|| store.prune_control(KEPT, SWEEP_ROWS)).await? {
                 break;
             }
         }
@@ -118,6 +112,7 @@ impl TaskStore {
                 break;
             }
         }
+        self.prune_audit().await?;
         Ok(purged)
     }
 

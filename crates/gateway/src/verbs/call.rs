@@ -185,6 +185,7 @@ async fn create(
                     unheard.heard();
                     let released = shared.release(principal, &wanted.target, &outcome);
                     let outcome = released.map_err(|denied| asked.deny(Refusal::Denied(denied)))?;
+                    shared.recorder.retrieved(id);
                     let body = asked.write(&Reply::CallOutcome { target: &wanted.target, outcome: &outcome });
                     let status = http_status(outcome_status(*dialect, &outcome));
                     Ok(Created::Task(Answer::Message { status, body, how: ended(&outcome) }))
@@ -208,6 +209,7 @@ async fn create(
         Err(error) => {
             if matches!(error, Error::Refused(Refusal::TaskLimit { .. })) {
                 shared.metrics.refused("task_limit");
+                shared.recorder.full(principal, &wanted.target, trace::current().as_deref());
             }
             Err(asked.failed(error))
         }

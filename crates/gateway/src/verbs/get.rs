@@ -21,6 +21,9 @@ pub(crate) async fn get(asked: &Asked, task: TaskRef) -> Result<Answer, No> {
         hide(&mut task, asked.envelope.capabilities);
     }
     let outcome = shared.show(&mut task, outcome.as_ref());
+    if outcome.is_some() {
+        shared.recorder.retrieved(id);
+    }
     let poll_interval_ms = shared.config.poll_interval_ms;
     Ok(asked.well(&Reply::Task { task: &task, outcome: outcome.as_deref(), poll_interval_ms }))
 }

@@ -187,6 +187,9 @@ impl Listening {
             let Asked { shared, id: subscription, .. } = &self.asked;
             let outcome = shared.show(&mut task, outcome.as_deref());
             let frame = v2026::notify::task(subscription, &task, outcome.as_deref(), shared.config.poll_interval_ms);
+            if outcome.is_some() {
+                shared.recorder.retrieved(id);
+            }
             self.queue.extend(frame.map(|frame| sse::message(None, &frame)));
         }
         if now.ending.is_some() {

@@ -133,6 +133,7 @@ impl Wait {
     }
 
     fn body(&self, outcome: &Outcome) -> Bytes {
+        self.asked.shared.recorder.retrieved(self.task);
         self.asked.write(&Reply::TaskOutcome { task: self.task, outcome })
     }
 

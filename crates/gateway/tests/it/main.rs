@@ -1,6 +1,7 @@
 //! Gateways over real sockets, a task-store in memory, and a scripted worker behind the real gRPC seam.
 #![expect(clippy::unwrap_used, reason = "what a test does not expect fails it")]
 
+mod audit;
 mod bad_input;
 mod browsers;
 mod budgets;

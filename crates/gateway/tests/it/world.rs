@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use longhaul_bus::{Bus, Control as ControlHint, Hint, LocalBus};
+use longhaul_core::audit::Sealed;
 use longhaul_core::{
     Amount, BudgetKey, Caller, Change, ClientCapabilities, Clock as _, Fence, InputKey, InputRequest, InputResponse,
     Lease, LeaseToken, LimitScope, LogLevel, LogMessage, NewTask, Outcome, Phase, Principal, Progress, PromptDef,
@@ -20,13 +21,13 @@ use longhaul_core::{
 };
 use longhaul_gateway::{Authenticator, Config, Credential, Gateway, Pace, Parts, Status};
 use longhaul_mcp::seal::Keyring;
-use longhaul_policy::Checks;
 use longhaul_policy::budget::{BudgetRules, Budgets};
+use longhaul_policy::{Checks, Recorder};
 use longhaul_rpc::{
-    Answers, Asked, BudgetLease, BudgetReturn, BudgetState, BudgetWish, CallEvent, CallEvents, Calls, Changes, Control,
-    CredentialChange, CredentialInfo, Error, Invocation, KeyDigest, Links, NewCredential, Page, Position, Resume,
-    SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched,
-    TaskCount, Tasks,
+    Answers, Asked, AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish, CallEvent,
+    CallEvents, Calls, Changes, Control, CredentialChange, CredentialInfo, Error, Invocation, KeyDigest, Links,
+    NewCredential, Page, Position, Resume, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, Server, ServiceToken, SessionNote,
+    SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -72,6 +73,8 @@ pub struct Store {
     pub taken: Mutex<BTreeMap<BudgetKey, Amount>>,
     /// What the gateways charge.
     pub rules: BudgetRules,
+    /// What the audit log was told.
+    pub recorded: Mutex<Vec<Batch>>,
     /// Answers that were taken, and to which question of which task.
     pub answers: Mutex<Vec<(TaskId, u32, InputResponse)>>,
     /// Which stream carries the questions of a task, and until when.
@@ -478,6 +481,23 @@ impl Control for Store {
     async fn stop_running(&self, _: &Scope) -> Result<Stopped, Error> {
         Err(Error::Fault("a gateway stops none".into()))
     }
+
+    async fn record(&self, batch: Batch) -> Result<(), Error> {
+        self.up()?;
+        let mut recorded = self.recorded.lock().unwrap();
+        if !recorded.iter().any(|other| other.id == batch.id) {
+            recorded.push(batch);
+        }
+        Ok(())
+    }
+
+    async fn audit_chains(&self, _from: Option<&TenantId>) -> Result<Vec<AuditChain>, Error> {
+        unreachable!("a gateway does not read the audit log")
+    }
+
+    async fn audit_rows(&self, _range: AuditRange) -> Result<Vec<Sealed>, Error> {
+        unreachable!("a gateway does not read the audit log")
+    }
 }
 
 /// A worker. What has `wait` in its name does what a test says; any other tool answers with its arguments.
@@ -793,6 +813,7 @@ impl World {
             subscriptions: Mutex::default(),
             taken: Mutex::default(),
             rules,
+            recorded: Mutex::default(),
             answers: Mutex::default(),
             carried: Mutex::default(),
             since: Mutex::default(),
@@ -870,6 +891,7 @@ pub fn parts(
         budgets: (!store.rules.rules.is_empty()).then(|| Budgets::new(store.rules.clone(), store.clone()).unwrap()),
         clock: Arc::new(StoreClock(store.clone())),
         checks: Checks::default(),
+        recorder: Arc::new(Recorder::new()),
     }
 }
 

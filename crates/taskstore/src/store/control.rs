@@ -31,9 +31,8 @@ pub(crate) trait ControlStore {
     async fn switch_changes(&self, since: u64, limit: usize) -> Answer<Changes<Switch>>;
     /// Some tasks within a scope that have not ended.
     async fn open_within(&self, scope: &Scope, limit: u32) -> Answer<Vec<Task>>;
-    /// Forgets credentials that ended and switches that were switched on so long ago, and older events; of each kind at most
-    /// `limit`. Answers whether there may be more.
-    async fn prune_control(&self, kept: Duration, events: Option<Duration>, limit: u32) -> Answer<bool>;
+    /// Forgets credentials that ended and switches that were switched on so long ago; of each kind at most `limit`. Answers whether there may be more.
+    async fn prune_control(&self, kept: Duration, limit: u32) -> Answer<bool>;
 }
 
 /// The columns that [`info`] reads.

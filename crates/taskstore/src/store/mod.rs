@@ -1,6 +1,7 @@
 //! What the task-store asks of a database engine. An engine decides nothing: core verbs do.
 
 pub(crate) mod budgets;
+pub(crate) mod audit;
 pub(crate) mod control;
 pub(crate) mod postgres;
 pub(crate) mod row;
@@ -262,8 +263,6 @@ pub(crate) struct PhaseCount {
 pub(crate) struct Retention {
     pub tombstones: Duration,
     pub workers: Duration,
-    /// `None` is for ever.
-    pub audit: Option<Duration>,
     /// Rows of each kind to delete at once.
     pub rows_max: u32,
 }
@@ -272,7 +271,7 @@ pub(crate) type Answer<T> = Result<T, Fault>;
 
 /// A database engine. Every method is one transaction, and may be repeated without harm.
 #[async_trait]
-pub(crate) trait Store: budgets::BudgetStore + control::ControlStore + Send + Sync {
+pub(crate) trait Store: audit::AuditStore + budgets::BudgetStore + control::ControlStore + Send + Sync {
     /// Inserts tasks within the caps, with their audit rows, those that run already under this lease; one answer per row,
     /// in order.
     async fn create(&self, rows: &[NewRow], caps: Caps, lease: Duration) -> Answer<Vec<Created>>;

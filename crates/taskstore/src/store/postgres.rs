@@ -4,6 +4,7 @@
 //! or a dropped future could leave open. READ COMMITTED is enough, because every change names the version it replaces.
 
 mod budgets;
+mod audit;
 mod control;
 mod link;
 mod sql;
@@ -342,7 +343,6 @@ impl Store for PostgresStore {
         let query = sqlx::query(sql::PRUNE)
             .bind(micros(retention.tombstones))
             .bind(micros(retention.workers))
-            .bind(retention.audit.map(micros))
             .bind(i64::from(retention.rows_max));
         let row = self.pulse.one("prune", query).await?;
         Ok(there(row.long(0)?, "a count")?.max(folded) >= i64::from(retention.rows_max))

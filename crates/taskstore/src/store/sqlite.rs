@@ -3,6 +3,7 @@
 //! It answers as PostgreSQL does; with one writer at a time its statements may be small and many.
 
 mod budgets;
+mod audit;
 mod control;
 
 use std::collections::HashMap;
@@ -52,6 +53,7 @@ impl SqliteStore {
             migration(2, "inputs", include_str!("../../../../migrations/sqlite/0002_inputs.sql")),
             migration(3, "control", include_str!("../../../../migrations/sqlite/0003_control.sql")),
             migration(4, "budgets", include_str!("../../../../migrations/sqlite/0004_budgets.sql")),
+            migration(5, "audit", include_str!("../../../../migrations/sqlite/0005_audit.sql")),
             migration(6, "attempts", include_str!("../../../../migrations/sqlite/0006_attempts.sql")),
             migration(7, "sessions", include_str!("../../../../migrations/sqlite/0007_sessions.sql")),
             migration(8, "carriers", include_str!("../../../../migrations/sqlite/0008_carriers.sql")),
@@ -615,7 +617,6 @@ impl Store for SqliteStore {
         let mut work = self.begin().await?;
         let (now, limit) = (work.now, i64::from(retention.rows_max));
         let before = |kept: Duration| now - micros(kept);
-        let audit = retention.audit.map_or(i64::MIN, before);
         let mut most = 0;
         for (query, moment) in [
             (sqlx::query(PRUNE_TOMBSTONES), before(retention.tombstones)),
@@ -623,7 +624,6 @@ impl Store for SqliteStore {
             (sqlx::query(PRUNE_NOTES), now),
             (sqlx::query(PRUNE_SUBSCRIPTIONS), now),
             (sqlx::query(PRUNE_WORKERS), before(retention.workers)),
-            (sqlx::query(PRUNE_AUDIT), audit),
             (sqlx::query(PRUNE_COUNTERS), 0),
         ] {
             most = work.run(query.bind(moment).bind(limit)).await?.max(most);
@@ -664,7 +664,7 @@ fn held(fence: &Fence) -> Sql<'static> {
 /// Records what a task has become.
 fn audit(id: &str, event: &'static str, at: i64) -> Sql<'static> {
     sqlx::query(
-        "INSERT INTO audit (at, event, task_id, version, tenant, owner, tool, reason, trace_id)
+        "INSERT INTO audit_inbox (at, event, task_id, version, tenant, owner, tool, reason, trace_id)
          SELECT ?3, ?2, id, version, tenant, owner, tool, ending, substr(traceparent, 4, 32) FROM tasks WHERE id = ?1",
     )
     .bind(id.to_owned())
@@ -791,5 +791,4 @@ const PRUNE_NOTES: &str =
 const PRUNE_SUBSCRIPTIONS: &str = "DELETE FROM subscriptions WHERE (session, slot) IN (SELECT session, slot FROM subscriptions WHERE expires_at <= ?1 LIMIT ?2)";
 const PRUNE_WORKERS: &str =
     "DELETE FROM workers WHERE name IN (SELECT name FROM workers WHERE last_seen <= ?1 LIMIT ?2)";
-const PRUNE_AUDIT: &str = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at <= ?1 ORDER BY id LIMIT ?2)";
 const PRUNE_COUNTERS: &str = "DELETE FROM counters WHERE (tenant, owner) IN (SELECT tenant, owner FROM counters WHERE open <= ?1 AND stored <= ?1 LIMIT ?2)";

@@ -44,8 +44,8 @@ fn agent_of(tenant: Option<&str>, agent: &str) -> Scope {
 async fn events(world: &World) -> Vec<String> {
     world
         .texts(
-            "SELECT event || ' ' || coalesce(tenant, '*') || ' ' || subject || ' ' || coalesce(why, '')
-             FROM control_events ORDER BY id",
+            "SELECT event || ' ' || CASE tenant WHEN '' THEN '*' ELSE tenant END || ' ' || subject || ' ' || coalesce(reason, '')
+             FROM audit WHERE event NOT LIKE 'mcp.task.%' ORDER BY id",
         )
         .await
 }

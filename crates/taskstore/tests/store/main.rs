@@ -4,6 +4,7 @@
 
 mod again;
 mod budgets;
+mod audit;
 mod concurrency;
 mod control;
 mod inputs;

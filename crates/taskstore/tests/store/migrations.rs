@@ -2,8 +2,8 @@
 
 use std::str::FromStr as _;
 
-use longhaul_core::{ClientCapabilities, TaskSupport, Timestamp};
-use longhaul_rpc::{Control as _, SessionNote, SessionPosition, Tasks as _, Work as _};
+use longhaul_core::{ClientCapabilities, TaskSupport, TenantId, Timestamp};
+use longhaul_rpc::{AuditRange, Control as _, SessionNote, SessionPosition, Tasks as _, Work as _};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -39,6 +39,12 @@ async fn fill(world: &World) {
     world.execute_any(counters).await;
     world.execute_any(worker).await;
     world.execute_any(sessions).await;
+    let line = format!(
+        "INSERT INTO audit (at, event, task_id, version, tenant, owner, tool)
+         VALUES (1, 'mcp.task.created', '{}', 1, 'acme', '{owner}', 'echo')",
+        ids[0]
+    );
+    world.execute_any(line).await;
 }
 
 fn task_id(bits: u128) -> longhaul_core::TaskId {
@@ -53,6 +59,10 @@ async fn look(world: &World) {
     let ended =
         SessionNote { session: "s".into(), ended: true, log_level: None, changed_at: Timestamp::from_micros(0) };
     assert_eq!(store.sessions(&SessionPosition::first()).await.unwrap(), [ended]);
+    assert_eq!(store.seal().await.unwrap(), 1);
+    let lines = AuditRange { tenant: TenantId::new("acme"), after: 0, since: None };
+    let lines = store.audit_rows(lines).await.unwrap();
+    assert_eq!((lines.len(), lines[0].entry.task.clone()), (1, Some(task_id(1).to_string())));
     let workers = store.tools().await.unwrap();
     let [one] = workers.as_slice() else { panic!("{workers:?}") };
     assert_eq!((one.tools.len(), one.prompts.len(), one.completes), (1, 0, false));

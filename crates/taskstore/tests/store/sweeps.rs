@@ -101,11 +101,13 @@ on_both_engines! {
     async fn audit_rows_go_after_their_retention_and_not_before(world) {
         let store = world.store_with(|config| config.audit_retention_days = 2).await;
         store.create(new_task(&ann())).await.unwrap();
+        store.seal().await.unwrap();
         let days = |days: u64| Duration::from_secs(days * 24 * 3600);
         store.advance_clock(days(2) - MOMENT).await.unwrap();
         store.purge().await.unwrap();
         assert_eq!(world.texts("SELECT event FROM audit").await, ["mcp.task.created"]);
-        store.advance_clock(2 * MOMENT).await.unwrap();
+        // In PostgreSQL with the rest of their month.
+        store.advance_clock(if world.is_postgres() { days(32) } else { 2 * MOMENT }).await.unwrap();
         store.purge().await.unwrap();
         assert_eq!(world.texts("SELECT event FROM audit").await, [""; 0]);
     }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use longhaul_core::{ControlEvent, Scope, Task};
+use longhaul_core::{Event, Scope, Task};
 use longhaul_rpc::{Changes, CredentialChange, CredentialInfo, KeyDigest, NewCredential, Switch, Switched};
 
 use super::PostgresStore;
@@ -24,7 +24,7 @@ impl ControlStore for PostgresStore {
             .bind(new.sha256.to_vec())
             .bind(new.expires_in.map(micros))
             .bind(max as i64)
-            .bind(ControlEvent::CredentialCreated.name());
+            .bind(Event::CredentialCreated.name());
         if let Some(row) = self.calls.all("create_credential", create).await?.first() {
             return control::info(row).map(Some);
         }
@@ -43,7 +43,7 @@ impl ControlStore for PostgresStore {
             .bind(sha256.to_vec())
             .bind(micros(overlap))
             .bind(expires_in.map(micros))
-            .bind(ControlEvent::CredentialRotated.name());
+            .bind(Event::CredentialRotated.name());
         if let Some(row) = self.calls.all("rotate_credential", rotate).await?.first() {
             return control::info(row).map(Some);
         }
@@ -51,7 +51,7 @@ impl ControlStore for PostgresStore {
     }
 
     async fn revoke_credential(&self, id: &str) -> Answer<Option<CredentialInfo>> {
-        let revoke = sqlx::query(REVOKE_CREDENTIAL).bind(id.to_owned()).bind(ControlEvent::CredentialRevoked.name());
+        let revoke = sqlx::query(REVOKE_CREDENTIAL).bind(id.to_owned()).bind(Event::CredentialRevoked.name());
         if let Some(row) = self.calls.all("revoke_credential", revoke).await?.first() {
             return control::info(row).map(Some);
         }
@@ -79,7 +79,7 @@ impl ControlStore for PostgresStore {
             .bind(off)
             .bind(why.to_owned())
             .bind(max as i64)
-            .bind(ControlEvent::SwitchChanged.name())
+            .bind(Event::SwitchChanged.name())
             .bind(control::reason(off, why));
         let row = self.calls.one("set_switch", set).await?;
         Ok(match (row.int(0)?, row.int(1)?) {
@@ -104,8 +104,8 @@ impl ControlStore for PostgresStore {
         self.calls.all("open_within", query).await?.iter().map(row::task).collect()
     }
 
-    async fn prune_control(&self, kept: Duration, events: Option<Duration>, limit: u32) -> Answer<bool> {
-        let query = sqlx::query(PRUNE_CONTROL).bind(micros(kept)).bind(events.map(micros)).bind(i64::from(limit));
+    async fn prune_control(&self, kept: Duration, limit: u32) -> Answer<bool> {
+        let query = sqlx::query(PRUNE_CONTROL).bind(micros(kept)).bind(i64::from(limit));
         let row = self.pulse.one("prune_control", query).await?;
         Ok(there(row.long(0)?, "a count")? >= i64::from(limit))
     }
@@ -123,7 +123,11 @@ impl PostgresStore {
 /// A part of a statement that records what another part of it has done.
 macro_rules! record_control_event {
     ($select:literal) => {
-        concat!("record_control_event AS (INSERT INTO control_events (at, event, tenant, subject, why) ", $select, ")")
+        concat!(
+            "record_control_event AS (INSERT INTO audit_inbox (at, event, tenant, owner, tool, subject, reason) ",
+            $select,
+            ")"
+        )
     };
 }
 
@@ -139,7 +143,7 @@ added AS (
   RETURNING *
 ),
 ",
-    record_control_event!("SELECT created_at, $7, tenant, id, NULL FROM added"),
+    record_control_event!("SELECT created_at, $7, tenant, 'agent:' || octet_length(agent) || ':' || agent, NULL, id, NULL FROM added"),
     " SELECT ",
     info_columns!(),
     " FROM added"
@@ -156,7 +160,7 @@ rotated AS (
   RETURNING c.*
 ),
 ",
-    record_control_event!("SELECT rotated_at, $5, tenant, id, NULL FROM rotated"),
+    record_control_event!("SELECT rotated_at, $5, tenant, 'agent:' || octet_length(agent) || ':' || agent, NULL, id, NULL FROM rotated"),
     " SELECT ",
     info_columns!(),
     " FROM rotated"
@@ -170,7 +174,7 @@ revoked AS (
   RETURNING c.*
 ),
 ",
-    record_control_event!("SELECT revoked_at, $2, tenant, id, NULL FROM revoked"),
+    record_control_event!("SELECT revoked_at, $2, tenant, 'agent:' || octet_length(agent) || ':' || agent, NULL, id, NULL FROM revoked"),
     " SELECT ",
     info_columns!(),
     " FROM revoked"
@@ -208,7 +212,7 @@ written AS (
   RETURNING *
 ),
 ",
-    record_control_event!("SELECT changed_at, $8, tenant, scope, $9 FROM written"),
+    record_control_event!("SELECT changed_at, $8, coalesce(tenant, ''), caller, tool, scope, $9 FROM written"),
     " SELECT (EXISTS (SELECT FROM written))::int,
   ($5 AND NOT EXISTS (SELECT FROM before WHERE off) AND (SELECT count(*) FROM switches WHERE off) >= $7)::int"
 );
@@ -229,26 +233,21 @@ const OPEN_WITHIN: &str = concat!(
 
 // prune_control
 //
-// Each kind at most $3 rows.
+// Each kind at most $2 rows.
 const PRUNE_CONTROL: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 ended AS (
   DELETE FROM credentials WHERE id IN (
-    SELECT id FROM credentials, clock WHERE revoked_at <= now - $1 OR expires_at <= now - $1 LIMIT $3
+    SELECT id FROM credentials, clock WHERE revoked_at <= now - $1 OR expires_at <= now - $1 LIMIT $2
   ) RETURNING changed
 ),
 idle AS (
-  DELETE FROM switches WHERE scope IN (SELECT scope FROM switches, clock WHERE NOT off AND changed_at <= now - $1 LIMIT $3)
+  DELETE FROM switches WHERE scope IN (SELECT scope FROM switches, clock WHERE NOT off AND changed_at <= now - $1 LIMIT $2)
   RETURNING changed
 ),
 noted AS (
   UPDATE control_changes SET forgotten = greatest(forgotten, CASE kind
     WHEN 'credentials' THEN (SELECT max(changed) FROM ended) ELSE (SELECT max(changed) FROM idle) END)
   WHERE EXISTS (SELECT FROM ended) OR EXISTS (SELECT FROM idle)
-),
-old AS (
-  DELETE FROM control_events WHERE id IN (
-    SELECT id FROM control_events, clock WHERE at <= now - $2::bigint ORDER BY id LIMIT $3
-  ) RETURNING 1
 )
-SELECT greatest((SELECT count(*) FROM ended), (SELECT count(*) FROM idle), (SELECT count(*) FROM old))";
+SELECT greatest((SELECT count(*) FROM ended), (SELECT count(*) FROM idle))";

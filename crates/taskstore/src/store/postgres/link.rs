@@ -149,6 +149,7 @@ fn migrator() -> Migrator {
         migration(2, "inputs", include_str!("../../../../../migrations/postgres/0002_inputs.sql")),
         migration(3, "control", include_str!("../../../../../migrations/postgres/0003_control.sql")),
         migration(4, "budgets", include_str!("../../../../../migrations/postgres/0004_budgets.sql")),
+        migration(5, "audit", include_str!("../../../../../migrations/postgres/0005_audit.sql")),
         migration(6, "attempts", include_str!("../../../../../migrations/postgres/0006_attempts.sql")),
         migration(7, "sessions", include_str!("../../../../../migrations/postgres/0007_sessions.sql")),
         migration(8, "carriers", include_str!("../../../../../migrations/postgres/0008_carriers.sql")),

@@ -59,7 +59,7 @@ added AS (
   RETURNING id, tenant, owner, tool, created_at, traceparent
 ),
 audited AS (
-  INSERT INTO audit (at, event, task_id, version, tenant, owner, tool, trace_id)
+  INSERT INTO audit_inbox (at, event, task_id, version, tenant, owner, tool, trace_id)
   SELECT created_at, $12, id, 1, tenant, owner, tool, split_part(traceparent, '-', 2) FROM added
 ),
 -- Materialized, because a flattened UNION ALL comes up empty when a counter is read again after another batch changed it.
@@ -149,7 +149,7 @@ closed AS (
   ))
 ),
 audited AS (
-  INSERT INTO audit (at, event, task_id, version, tenant, owner, tool, reason, trace_id)
+  INSERT INTO audit_inbox (at, event, task_id, version, tenant, owner, tool, reason, trace_id)
   SELECT updated_at, event, id, version, tenant, owner, tool, ending, split_part(traceparent, '-', 2)
   FROM done WHERE event IS NOT NULL
 ),
@@ -460,37 +460,34 @@ SELECT count(*) FROM fold";
 
 // prune
 //
-// Each kind at most $4 rows. Counters that are locked are in use: they are passed over.
+// Each kind at most $3 rows. Counters that are locked are in use: they are passed over.
 pub(super) const PRUNE: &str = "
 WITH clock AS MATERIALIZED (SELECT longhaul_now() AS now),
 stones AS (
-  DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones, clock WHERE gone_at <= now - $1 LIMIT $4) RETURNING 1
+  DELETE FROM tombstones WHERE id IN (SELECT id FROM tombstones, clock WHERE gone_at <= now - $1 LIMIT $3) RETURNING 1
 ),
 carried AS (
-  DELETE FROM carriers WHERE task_id IN (SELECT task_id FROM carriers, clock WHERE until <= now LIMIT $4) RETURNING 1
+  DELETE FROM carriers WHERE task_id IN (SELECT task_id FROM carriers, clock WHERE until <= now LIMIT $3) RETURNING 1
 ),
 notes AS (
-  DELETE FROM session_notes WHERE session IN (SELECT session FROM session_notes, clock WHERE expires_at <= now LIMIT $4) RETURNING 1
+  DELETE FROM session_notes WHERE session IN (SELECT session FROM session_notes, clock WHERE expires_at <= now LIMIT $3) RETURNING 1
 ),
 subscribed AS (
   DELETE FROM subscriptions WHERE (session, slot) IN (
-    SELECT session, slot FROM subscriptions, clock WHERE expires_at <= now LIMIT $4
+    SELECT session, slot FROM subscriptions, clock WHERE expires_at <= now LIMIT $3
   ) RETURNING 1
 ),
 idle AS (
   DELETE FROM workers w USING clock WHERE w.last_seen <= clock.now - $2 RETURNING 1
 ),
-lines AS (
-  DELETE FROM audit WHERE id IN (SELECT id FROM audit, clock WHERE at <= now - $3::bigint ORDER BY id LIMIT $4) RETURNING 1
-),
 zero AS MATERIALIZED (
-  SELECT tenant, owner FROM counters WHERE open = 0 AND stored = 0 LIMIT $4 FOR UPDATE SKIP LOCKED
+  SELECT tenant, owner FROM counters WHERE open = 0 AND stored = 0 LIMIT $3 FOR UPDATE SKIP LOCKED
 ),
 unused AS (
   DELETE FROM counters c USING zero z WHERE c.tenant = z.tenant AND c.owner = z.owner RETURNING 1
 )
 SELECT greatest((SELECT count(*) FROM stones), (SELECT count(*) FROM carried), (SELECT count(*) FROM notes),
-  (SELECT count(*) FROM subscribed), (SELECT count(*) FROM idle), (SELECT count(*) FROM lines), (SELECT count(*) FROM unused))";
+  (SELECT count(*) FROM subscribed), (SELECT count(*) FROM idle), (SELECT count(*) FROM unused))";
 
 // note_session
 pub(super) const NOTE_SESSION: &str = "

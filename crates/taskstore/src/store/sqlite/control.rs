@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use longhaul_core::{ControlEvent, Scope, Task};
+use longhaul_core::{Caller, Event, Scope, Task};
 use longhaul_rpc::{Changes, CredentialChange, CredentialInfo, KeyDigest, NewCredential, Switch, Switched};
 use sqlx::sqlite::SqliteRow;
 
-use super::{SqliteStore, Work, all};
+use super::{Sql, SqliteStore, Work, all};
 use crate::store::control::{self, ControlStore, credential_change_columns, info_columns, number};
 use crate::store::row::{self, TaskRow as _, task_columns, there};
 use crate::store::{Answer, micros};
@@ -32,7 +32,7 @@ impl ControlStore for SqliteStore {
         .bind(number)
         .bind(max as i64);
         let created = work.all(create).await?;
-        work.credential(created, ControlEvent::CredentialCreated, &new.id, Some(&new.sha256)).await
+        work.credential(created, Event::CredentialCreated, &new.id, Some(&new.sha256)).await
     }
 
     async fn rotate_credential(
@@ -58,7 +58,7 @@ impl ControlStore for SqliteStore {
         .bind(work.now)
         .bind(number);
         let rotated = work.all(rotate).await?;
-        work.credential(rotated, ControlEvent::CredentialRotated, id, Some(sha256)).await
+        work.credential(rotated, Event::CredentialRotated, id, Some(sha256)).await
     }
 
     async fn revoke_credential(&self, id: &str) -> Answer<Option<CredentialInfo>> {
@@ -69,7 +69,7 @@ impl ControlStore for SqliteStore {
             info_columns!()
         ));
         let revoked = work.all(revoke.bind(id).bind(work.now).bind(number)).await?;
-        work.credential(revoked, ControlEvent::CredentialRevoked, id, None).await
+        work.credential(revoked, Event::CredentialRevoked, id, None).await
     }
 
     async fn credentials(&self, tenant: Option<&str>, after: &str, limit: usize) -> Answer<Vec<CredentialInfo>> {
@@ -119,10 +119,11 @@ impl ControlStore for SqliteStore {
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
              ON CONFLICT (scope) DO UPDATE SET off = ?5, why = ?6, changed_at = ?7, changed = ?8",
         );
-        let set = set.bind(&key).bind(tenant).bind(tool).bind(caller).bind(off).bind(why);
+        let set = set.bind(&key).bind(tenant).bind(tool).bind(caller.clone()).bind(off).bind(why);
         let set = set.bind(work.now).bind(number);
         work.run(set).await?;
-        work.record_control_event(ControlEvent::SwitchChanged, tenant, &key, Some(&control::reason(off, why))).await?;
+        let insert = record_control_event(Event::SwitchChanged, work.now, tenant.unwrap_or_default(), caller, &key);
+        work.run(insert.bind(tool).bind(control::reason(off, why))).await?;
         work.commit(Switched::Changed).await
     }
 
@@ -150,7 +151,7 @@ impl ControlStore for SqliteStore {
         rows.iter().map(row::task).collect()
     }
 
-    async fn prune_control(&self, kept: Duration, events: Option<Duration>, limit: u32) -> Answer<bool> {
+    async fn prune_control(&self, kept: Duration, limit: u32) -> Answer<bool> {
         let mut work = self.begin().await?;
         let (now, limit) = (work.now, i64::from(limit));
         let mut most = 0;
@@ -175,11 +176,6 @@ impl ControlStore for SqliteStore {
             }
             most = most.max(gone.len() as i64);
         }
-        let before = events.map_or(i64::MIN, |kept| now - micros(kept));
-        let old = sqlx::query(
-            "DELETE FROM control_events WHERE id IN (SELECT id FROM control_events WHERE at <= ?1 ORDER BY id LIMIT ?2)",
-        );
-        most = most.max(work.run(old.bind(before).bind(limit)).await? as i64);
         work.commit(most >= limit).await
     }
 }
@@ -192,30 +188,19 @@ impl Work<'_> {
         there(there(rows.first(), "a row")?.long(0)?, "a number")
     }
 
-    async fn record_control_event(
-        &mut self,
-        event: ControlEvent,
-        tenant: Option<&str>,
-        subject: &str,
-        why: Option<&str>,
-    ) -> Answer<()> {
-        let insert =
-            sqlx::query("INSERT INTO control_events (at, event, tenant, subject, why) VALUES (?1, ?2, ?3, ?4, ?5)");
-        let insert = insert.bind(self.now).bind(event.name()).bind(tenant).bind(subject).bind(why);
-        self.run(insert).await.map(drop)
-    }
-
     /// Records a change of a credential and commits; without one, answers with the credential of this id if it has the key.
     async fn credential(
         mut self,
         changed: Vec<SqliteRow>,
-        event: ControlEvent,
+        event: Event,
         id: &str,
         sha256: Option<&KeyDigest>,
     ) -> Answer<Option<CredentialInfo>> {
         if let Some(row) = changed.first() {
             let info = control::info(row)?;
-            self.record_control_event(event, Some(info.tenant.as_str()), &info.id, None).await?;
+            let caller = Caller::Agent(info.agent.clone()).owner();
+            let insert = record_control_event(event, self.now, info.tenant.as_str(), Some(caller), &info.id);
+            self.run(insert).await?;
             return self.commit(Some(info)).await;
         }
         let query = sqlx::query(concat!(
@@ -227,4 +212,17 @@ impl Work<'_> {
         let known = rows.first().map(control::info).transpose()?;
         self.commit(known).await
     }
+}
+
+/// Records what was decided; the tool and the reason may be bound to it.
+fn record_control_event<'q>(
+    event: Event,
+    now: i64,
+    tenant: &'q str,
+    caller: Option<String>,
+    subject: &'q str,
+) -> Sql<'q> {
+    let insert =
+        "INSERT INTO audit_inbox (at, event, tenant, owner, subject, tool, reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+    sqlx::query(insert).bind(now).bind(event.name()).bind(tenant).bind(caller).bind(subject)
 }
