@@ -1,15 +1,15 @@
 -- The audit log becomes a chain for each tenant: what is written waits in audit_inbox until the sealing sweep moves it to
 -- audit_log, which nobody changes. Whoever reads both reads the view audit.
 
+-- The roles are stopped meanwhile.
+-- squawk-ignore-file renaming-table, renaming-object, ban-drop-not-null, require-concurrent-index-deletion, ban-drop-table
+
 SET LOCAL lock_timeout = '5s';
 SET LOCAL statement_timeout = '60s';
 
 -- What was written before is sealed as anything new, by the sweep.
--- The roles are stopped meanwhile.
--- squawk-ignore renaming-table
 ALTER TABLE audit RENAME TO audit_inbox;
 ALTER INDEX audit_pkey RENAME TO audit_inbox_pkey;
--- squawk-ignore require-concurrent-index-deletion
 DROP INDEX audit_at;
 ALTER TABLE audit_inbox
   ALTER COLUMN task_id DROP NOT NULL,             -- NULL if it is about no task
@@ -124,5 +124,4 @@ $$;
 -- What operators decided is in the same log.
 INSERT INTO audit_inbox (at, event, tenant, subject, reason)
   SELECT at, event, coalesce(tenant, ''), subject, why FROM control_events ORDER BY id;
--- squawk-ignore ban-drop-table
 DROP TABLE control_events;
