@@ -348,7 +348,7 @@ mod tests {
         let tags = vec!["money".to_owned()];
         let config = Config {
             policy_dir: Some(folder.path().to_owned()),
-            tools: [("pay".to_owned(), ToolConfig { tags })].into(),
+            tools: [("pay".to_owned(), ToolConfig { tags, ..ToolConfig::default() })].into(),
             ..Config::default()
         };
         let ask = |words: &str| {

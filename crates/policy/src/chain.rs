@@ -40,7 +40,8 @@ pub enum Aim {
     Task,
     /// A task, or else an answer: it becomes no task if only that is refused.
     Either,
-    /// It goes on, with what it has asked its caller. It was counted and paid for when it began.
+    /// It goes on, with what it has asked its caller. It was counted when it began; what was set aside then was given back
+    /// while it waited, and is set aside anew.
     Resumed,
 }
 
@@ -156,7 +157,7 @@ impl Chain {
                 }
             }
             Check::Budget => {
-                if let Some(budget) = self.checks.budget.as_ref().filter(|_| call.aim != Aim::Resumed) {
+                if let Some(budget) = &self.checks.budget {
                     *reservation = budget.reserve(principal, &call.target).await?;
                 }
             }

@@ -694,11 +694,6 @@ impl pb::control_server::Control for Served<dyn Control> {
         let states = self.inner.budgets(after).await.map_err(status)?;
         Ok(Response::new(pb::BudgetsResponse { budgets: states.into_iter().map(budgets::state_to).collect() }))
     }
-}
-
-fn bad(bad: Bad) -> Status {
-    status(bad.into())
-}
 
     async fn record(&self, request: tonic::Request<pb::RecordRequest>) -> Result<Response<pb::RecordResponse>, Status> {
         self.token.check(request.metadata())?;
@@ -725,6 +720,10 @@ fn bad(bad: Bad) -> Status {
         let rows = self.inner.audit_rows(audit::range_from(request.into_inner())).await.map_err(status)?;
         Ok(Response::new(audit::rows_to(rows)))
     }
+}
+
+fn bad(bad: Bad) -> Status {
+    status(bad.into())
 }
 
 fn status(error: Error) -> Status {

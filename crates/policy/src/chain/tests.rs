@@ -192,7 +192,7 @@ async fn a_call_that_goes_on_is_not_counted_again_but_must_still_be_allowed() {
     let (_file, data) = data("block");
     let none = Checks::default;
     assert_eq!(admit(Checks { rates: Some(spent(Some("1/d"), None)), ..none() }).await, None);
-    assert_eq!(admit(Checks { budget: Some(Arc::new(Purse::default())), ..none() }).await, None);
+    assert_eq!(admit(Checks { budget: Some(Arc::new(Purse::default())), ..none() }).await, Some(Check::Budget));
     assert_eq!(admit(Checks { switch: Some(Arc::new(Off)), ..none() }).await, Some(Check::KillSwitch));
     assert_eq!(admit(Checks { policies: Some(policies.clone()), ..none() }).await, Some(Check::Policy));
     assert_eq!(admit(Checks { data: Some(data), ..none() }).await, Some(Check::DataPolicy));
