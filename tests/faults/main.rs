@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod answers;
-mod budgets;
 mod audit;
+mod budgets;
 mod config;
 mod credential;
 mod dev;

@@ -1,9 +1,9 @@
 //! Compose roles into processes: config, telemetry, start-up, drain, and `longhaul dev`.
 
 pub mod admission;
+mod audit;
 pub mod budgets;
 pub mod callers;
-mod audit;
 pub mod check;
 pub mod compose;
 pub mod config;

@@ -12,8 +12,9 @@ use longhaul_core::{BudgetKey, Caller, Check, LogLevel, Principal, Scope, Target
 use longhaul_policy::follow::{LOOK, Mirror as _, follow};
 use longhaul_policy::switch::Switches;
 use longhaul_rpc::{
-    AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish, Changes, Control, CredentialChange,
-    CredentialInfo, Error, KeyDigest, NewCredential, SessionNote, SessionPosition, Stopped, Switch, Switched,
+    AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish, Changes, Control,
+    CredentialChange, CredentialInfo, Error, KeyDigest, NewCredential, SessionNote, SessionPosition, Stopped, Switch,
+    Switched,
 };
 use tokio::sync::Notify;
 

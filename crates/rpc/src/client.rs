@@ -8,15 +8,16 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use longhaul_core::audit::Sealed;
 use longhaul_core::{
-    Amount, BudgetKey, Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Scope, Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
+    Amount, BudgetKey, Fence, InputKey, InputRequest, InputResponse, LogLevel, NewTask, Outcome, Principal, Scope,
+    Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
 };
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::budgets::{self, BudgetLease, BudgetReturn, BudgetState, BudgetWish};
 use crate::audit::{self, AuditChain, AuditRange, Batch};
+use crate::budgets::{self, BudgetLease, BudgetReturn, BudgetState, BudgetWish};
 use crate::convert::{self, Bad};
 use crate::identity::Roles;
 use crate::link::{Links, ServiceToken, message_bytes_max};

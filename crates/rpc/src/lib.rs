@@ -7,8 +7,8 @@
 
 #![warn(missing_docs)]
 
-mod budgets;
 mod audit;
+mod budgets;
 mod calls;
 pub mod client;
 mod control;
@@ -25,8 +25,8 @@ mod tls;
 pub mod trace;
 mod work;
 
-pub use budgets::{BUDGET_LEASES_MAX, BUDGETS_PAGE, BudgetLease, BudgetReturn, BudgetState, BudgetWish};
 pub use audit::{AUDIT_PAGE, AuditChain, AuditRange, Batch, CHAINS_PAGE, RECORDS_MAX};
+pub use budgets::{BUDGET_LEASES_MAX, BUDGETS_PAGE, BudgetLease, BudgetReturn, BudgetState, BudgetWish};
 pub use calls::{Answers, Asked, CallEvent, CallEvents, Calls, Invocation, Line, Resume};
 pub use control::{
     Changes, Control, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, Stopped,

@@ -16,8 +16,8 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::Instrument as _;
 
-use crate::budgets;
 use crate::audit;
+use crate::budgets;
 use crate::convert::{self, Bad};
 use crate::identity::Guard;
 use crate::link::{Listener, ServiceToken, message_bytes_max};

@@ -19,7 +19,10 @@ use longhaul_core::{
 };
 use longhaul_rpc::client::{CallsClient, ControlClient, TasksClient, WorkClient};
 use longhaul_rpc::{
-    Answers, Asked, Assignment, AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish, CallEvent, CallEvents, Calls, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, Invocation, KeyDigest, Line, Links, NewCredential, Page, Position, Report, Resume, Server, ServiceToken, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
+    Answers, Asked, Assignment, AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish,
+    CallEvent, CallEvents, Calls, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives,
+    Error, Invocation, KeyDigest, Line, Links, NewCredential, Page, Position, Report, Resume, Server, ServiceToken,
+    SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

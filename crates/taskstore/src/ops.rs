@@ -12,13 +12,14 @@ use longhaul_core::input::QUESTIONS_MAX;
 use longhaul_core::limits::{HEARTBEAT_LEASES_MAX, JOURNAL_ENTRIES_MAX, PAYLOAD_BYTES_MAX};
 use longhaul_core::{
     Amount, BudgetKey, CallError, Change, Fence, InputKey, InputRequest, InputResponse, Lease, LeaseToken, LogLevel,
-    NewTask, Outcome, Phase, Principal, Progress, Refusal, Scope, Task, TaskId, TenantId, Timestamp, WorkerId, WorkerInfo,
+    NewTask, Outcome, Phase, Principal, Progress, Refusal, Scope, Task, TaskId, TenantId, Timestamp, WorkerId,
+    WorkerInfo,
 };
 use longhaul_rpc::{
-    AUDIT_PAGE, Assignment, AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish, CHAINS_PAGE,
-    Changes, Claim, Control, CredentialChange,
-    CredentialInfo, Directive, Directives, Error, KeyDigest, NewCredential, Page, Position, Report, SESSION_NOTES_MAX,
-    SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote, SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
+    AUDIT_PAGE, Assignment, AuditChain, AuditRange, Batch, BudgetLease, BudgetReturn, BudgetState, BudgetWish,
+    CHAINS_PAGE, Changes, Claim, Control, CredentialChange, CredentialInfo, Directive, Directives, Error, KeyDigest,
+    NewCredential, Page, Position, Report, SESSION_NOTES_MAX, SESSIONS_PAGE, SUBSCRIPTIONS_MAX, SessionNote,
+    SessionPosition, Stopped, Switch, Switched, TaskCount, Tasks, Work,
 };
 use tokio::time::Instant;
 

@@ -1,7 +1,7 @@
 //! What the task-store asks of a database engine. An engine decides nothing: core verbs do.
 
-pub(crate) mod budgets;
 pub(crate) mod audit;
+pub(crate) mod budgets;
 pub(crate) mod control;
 pub(crate) mod postgres;
 pub(crate) mod row;

@@ -3,8 +3,8 @@
 //! Every method is one statement, hence one round trip and one transaction: there is no `BEGIN` that a broken connection
 //! or a dropped future could leave open. READ COMMITTED is enough, because every change names the version it replaces.
 
-mod budgets;
 mod audit;
+mod budgets;
 mod control;
 mod link;
 mod sql;

@@ -2,8 +2,8 @@
 //!
 //! It answers as PostgreSQL does; with one writer at a time its statements may be small and many.
 
-mod budgets;
 mod audit;
+mod budgets;
 mod control;
 
 use std::collections::HashMap;

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds something else than it expects shall panic")]
 
 mod again;
-mod budgets;
 mod audit;
+mod budgets;
 mod concurrency;
 mod control;
 mod inputs;
