@@ -69,7 +69,7 @@ async fn a_missing_secret_is_named_with_what_to_do() {
     let short = ("LONGHAUL_SERVICE_TOKEN", "short");
     assert_refused(&["taskstore"], &[management, database, short], USAGE, &["service_token", "16 characters"]).await;
     assert_refused(&["taskstore"], &[management, database, token], USAGE, &["seal_keys_file", "openssl rand"]).await;
-    assert_refused(&["gateway"], &[management, token], USAGE, &["gateway.credentials"]).await;
+    assert_refused(&["gateway"], &[management, token], USAGE, &["seal_keys_file", "openssl rand"]).await;
     let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
     let credential = "[[gateway.credentials]]\nsha256 = \"d16a80956c32f3f5fb979bea408abac8c3eef6c54ecb234279e337146cf87b47\"\ntenant = \"a\"\nagent = \"b\"\n";
     std::fs::write(file.path(), credential).unwrap();
@@ -140,7 +140,7 @@ async fn config_print_shows_the_effective_config_and_no_secrets() {
     assert!(output.contains("service_token = \"[hidden]\""), "{output}");
     // What is missing for one role does not hinder another.
     for (roles, key) in
-        [("gateway, taskstore", "seal_keys_file is needed"), ("gateway", "gateway.credentials is empty")]
+        [("gateway, taskstore", "seal_keys_file is needed"), ("runner", "runner.worker_advertise_url is needed")]
     {
         let told = log.lines().find(|line| line.contains(key)).unwrap_or_else(|| panic!("no {key}: {log}"));
         assert!(told.contains(&format!("does not start {roles}: ")), "{told}");

@@ -139,15 +139,15 @@ async fn killed_subscriptions_come_back_by_themselves() {
     connected(&mut site, true).await;
 
     let lag = lag(&client, &elsewhere, 1.0, || {
-        // Two gateways and two task-stores.
-        assert_eq!(redis.command(&["client", "kill", "type", "pubsub"]), "4");
+        // Two gateways, two task-stores and a runner.
+        assert_eq!(redis.command(&["client", "kill", "type", "pubsub"]), "5");
     })
     .await;
     assert!(lag < DOWN + MARGIN, "{lag:?}");
     every_method_answers(&client).await;
     connected(&mut site, true).await;
     assert_hints_are_back(&client, &elsewhere).await;
-    assert_eq!(redis.command(&["pubsub", "numsub", "longhaul:control"]).lines().last(), Some("4"));
+    assert_eq!(redis.command(&["pubsub", "numsub", "longhaul:control"]).lines().last(), Some("5"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
