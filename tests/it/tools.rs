@@ -36,6 +36,7 @@ async fn every_tool_is_listed_with_its_schema_and_task_support(wiring: Wiring) {
         "countdown",
         "echo",
         "fail",
+        "give-up",
         "grow",
         "hold",
         "log",
