@@ -275,6 +275,7 @@ impl Work for WorkClient {
             Ok(work_reply::Answer::Directive(directive)) => Some((convert::directive_from(directive).ok()?, answers)),
             _ => None,
         })
+        .fuse()
         .boxed())
     }
 
@@ -447,6 +448,7 @@ impl Calls for CallsClient {
             answers.done();
             Some((Err(error), None))
         })
+        .fuse()
         .boxed())
     }
 }
@@ -486,6 +488,7 @@ fn events(answers: Answers<pb::CallsRequest, pb::CallsReply>) -> CallEvents {
         }
         Some((read, (!is_last).then_some(answers)))
     })
+    .fuse()
     .boxed()
 }
 

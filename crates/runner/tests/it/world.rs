@@ -290,7 +290,12 @@ impl World {
             may_become_task: false,
             trace: TraceContext::new(Some(TRACEPARENT), Some("a=b"), Some("k=v")),
         };
-        Call { events: self.calls.invoke(call).await.unwrap(), progress: Vec::new(), logs: Vec::new(), withdrawn: Vec::new() }
+        Call {
+            events: self.calls.invoke(call).await.unwrap(),
+            progress: Vec::new(),
+            logs: Vec::new(),
+            withdrawn: Vec::new(),
+        }
     }
 
     /// Answers the questions of a call whose client is on the line.
@@ -323,7 +328,12 @@ impl World {
             client: ANYTHING,
             line: Line::default(),
         };
-        Call { events: self.calls.resume(resume).await.unwrap(), progress: Vec::new(), logs: Vec::new(), withdrawn: Vec::new() }
+        Call {
+            events: self.calls.resume(resume).await.unwrap(),
+            progress: Vec::new(),
+            logs: Vec::new(),
+            withdrawn: Vec::new(),
+        }
     }
 
     /// Watches a resource.
