@@ -290,12 +290,7 @@ impl World {
             may_become_task: false,
             trace: TraceContext::new(Some(TRACEPARENT), Some("a=b"), Some("k=v")),
         };
-        Call {
-            events: self.calls.invoke(call).await.unwrap(),
-            progress: Vec::new(),
-            logs: Vec::new(),
-            withdrawn: Vec::new(),
-        }
+        Call { events: self.calls.invoke(call).await.unwrap(), progress: Vec::new(), logs: Vec::new() }
     }
 
     /// Answers the questions of a call whose client is on the line.
@@ -328,12 +323,7 @@ impl World {
             client: ANYTHING,
             line: Line::default(),
         };
-        Call {
-            events: self.calls.resume(resume).await.unwrap(),
-            progress: Vec::new(),
-            logs: Vec::new(),
-            withdrawn: Vec::new(),
-        }
+        Call { events: self.calls.resume(resume).await.unwrap(), progress: Vec::new(), logs: Vec::new() }
     }
 
     /// Watches a resource.
@@ -460,8 +450,6 @@ pub struct Call {
     events: CallEvents,
     pub progress: Vec<Progress>,
     pub logs: Vec<LogMessage>,
-    /// The keys of questions that it asks no longer.
-    pub withdrawn: Vec<String>,
 }
 
 impl Call {
@@ -503,7 +491,8 @@ impl Call {
             match self.next().await.expect("an outcome") {
                 CallEvent::Progress(progress) => self.progress.push(progress),
                 CallEvent::Log(log) => self.logs.push(log),
-                CallEvent::Withdrawn(keys) => self.withdrawn.extend(keys),
+                // A question that is asked no longer: if that is told before the outcome.
+                CallEvent::Withdrawn(_) => {}
                 other => return other,
             }
         }
