@@ -113,7 +113,7 @@ pub(crate) fn tool(
         let (agents, tools, inner) = (ready.clone(), tools.clone(), inner.clone());
         async move { ask(&agents, &tools, &inner, context, &arguments).await }
     };
-    Ok(Some(Tool::raw(definition.as_bytes(), run).decides().on_interrupt(OnInterrupt::Resume).max_attempts(attempts)))
+    Ok(Some(Tool::raw(definition.as_bytes(), run).on_interrupt(OnInterrupt::Resume).max_attempts(attempts)))
 }
 
 fn definition(agents: &[Agent]) -> serde_json::Value {
@@ -154,8 +154,6 @@ async fn ask(
         let names = agents.iter().map(|agent| &*agent.name).collect::<Vec<_>>().join(", ");
         return Err(Failure::tool(format!("There is no agent {agent:?}. There are: {names}.")));
     };
-    // Whoever leaves it open need not wait for as long as an agent takes.
-    context.become_task().await?;
     let toolbox = Toolbox::of(tools.borrow().iter(), |name| agent.may_use(name));
     Run::new(agent, &context, inner, toolbox, message).go().await
 }

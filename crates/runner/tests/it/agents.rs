@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
-use longhaul_core::{InputRequest, Outcome, Question};
+use longhaul_core::{InputRequest, Outcome, Question, TaskSupport};
 use longhaul_runner::ASK_AGENT;
 use longhaul_worker::{Answer, Ask, Context, Failure, NoArguments, OnInterrupt, Response, Tool};
 use serde_json::{Value, json};
@@ -327,7 +327,10 @@ async fn the_tool_says_which_agents_there_are() {
     let provider = Provider::start(Openai, []).await;
     let (world, _) = world(&provider, agent()).await;
     let tool = world.tool(ASK_AGENT).await;
-    assert_eq!((tool.decides, tool.retry.on_interrupt, tool.retry.max_attempts), (true, OnInterrupt::Resume, 3));
+    assert_eq!(
+        (tool.task_support, tool.retry.on_interrupt, tool.retry.max_attempts),
+        (TaskSupport::Optional, OnInterrupt::Resume, 3)
+    );
     let definition: Value = serde_json::from_slice(&tool.definition).unwrap();
     assert_eq!(
         definition["inputSchema"]["properties"]["agent"]["oneOf"],
